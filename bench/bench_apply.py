@@ -27,7 +27,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import structlog
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import PUBLIC
@@ -54,7 +54,7 @@ FORMS = {"100 rows": (100, False), "1000 rows": (1000, False), "1000 rows, plain
 
 
 @dataclass(frozen=True)
-class Table:
+class ApplyTable:
     """A table of the benchmark: keys to delete, keys to write, and keys that exist before."""
 
     name: str
@@ -101,7 +101,7 @@ class Workload:
 
     label: str
     events: int
-    tables: tuple[Table, ...]
+    tables: tuple[ApplyTable, ...]
 
     @property
     def rows(self) -> int:
@@ -119,10 +119,10 @@ def build_workloads() -> list[Workload]:
         keys = np.unique(random.integers(0, int(60_000 * SCALE), mixed // 4))
         gone = random.random(len(keys)) < 0.05
         there = np.arange(0, int(60_000 * SCALE), 2)
-        tables.append(Table(f"t{number}", keys[gone], keys[~gone], there))
+        tables.append(ApplyTable(f"t{number}", keys[gone], keys[~gone], there))
     return [
-        Workload(f"(a) {inserts:,} inserts", inserts, (Table("a", none, np.arange(inserts)),)),
-        Workload(f"(b) {updates:,} updates of {len(hot):,} rows", updates, (Table("b", none, hot, hot),)),
+        Workload(f"(a) {inserts:,} inserts", inserts, (ApplyTable("a", none, np.arange(inserts)),)),
+        Workload(f"(b) {updates:,} updates of {len(hot):,} rows", updates, (ApplyTable("b", none, hot, hot),)),
         Workload(f"(c) {mixed // 5:,} transactions of 5 rows, 4 tables", mixed, tuple(tables)),
     ]
 
@@ -144,7 +144,7 @@ def render_batches(workload: Workload, rows: int, plain: bool) -> tuple[list[Sta
     return batches, time.perf_counter() - began
 
 
-class Stored:
+class StoredStatements:
     """A StatementSource over a Parquet file, checked against its digests as finalize does."""
 
     def __init__(self, folder: Path, batches: list[StatementBatch]) -> None:
@@ -181,7 +181,7 @@ def prepare(server: MariaDb, workload: Workload) -> None:
                 cursor.execute(batch.sql[0])
 
 
-class Cost(NamedTuple):
+class ApplyCost(NamedTuple):
     """Seconds: of wall time, of this process's CPU, of the server's CPU."""
 
     wall: float
@@ -192,14 +192,14 @@ class Cost(NamedTuple):
         return f"{self.wall:6.2f} s, CPU {self.own:5.2f} + {self.server:5.2f} s"
 
 
-def cost_of(server: MariaDb, work: Callable[[], None]) -> Cost:
+def cost_of(server: MariaDb, work: Callable[[], None]) -> ApplyCost:
     """Run `work` and measure its cost."""
     process = psutil.Process(server.pid)
     before, own, wall = process.cpu_times(), time.process_time(), time.perf_counter()
     work()
     after = process.cpu_times()
     spent = after.user + after.system - before.user - before.system
-    return Cost(time.perf_counter() - wall, time.process_time() - own, spent)
+    return ApplyCost(time.perf_counter() - wall, time.process_time() - own, spent)
 
 
 def measure_floor(server: MariaDb, batches: list[StatementBatch]) -> None:
@@ -223,9 +223,9 @@ def _run_in_threads(work: Callable[[], None]) -> None:
         thread.join()
 
 
-def finalize(server: MariaDb, source: Stored, options: dict[str, object]) -> None:
+def finalize(server: MariaDb, source: StoredStatements, options: dict[str, object]) -> None:
     """Apply the window, from the first connection to the release of the lease."""
-    target = Target(db_type="mariadb", host=server.host, port=server.port, user=server.user, **options)
+    target = TargetSection(db_type="mariadb", host=server.host, port=server.port, user=server.user, **options)
     manifest = ApplyManifest(
         replication="bench", sink="sql", cluster_id=1, lo=0, hi=1, config_hash="", safe_mode="safe", definitions="",
         change="", statement="", segments=1, rows=source.rows, schema_version=1, windows=("0-1",),
@@ -241,7 +241,7 @@ def measure(server: MariaDb, workload: Workload) -> None:
         for label, (rows, plain) in FORMS.items():
             batches, seconds = render_batches(workload, rows, plain)
             print(f"  render    {label:<17} {_format_rates(workload, seconds)}")
-            source = Stored(Path(folder), batches)
+            source = StoredStatements(Path(folder), batches)
             for mode, options in MODES.items():
                 floors, runs = [], []
                 for _ in range(ROUNDS):
@@ -255,7 +255,7 @@ def measure(server: MariaDb, workload: Workload) -> None:
                 print(f"  finalize  {rates} {best}; floor {least}; {ratios}", flush=True)
 
 
-def _sum_cpu(cost: Cost) -> float:
+def _sum_cpu(cost: ApplyCost) -> float:
     return cost.own + cost.server
 
 

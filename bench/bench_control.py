@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.mirror import MirrorVersion, MirrorVersions
+from binlake.mirror import MirrorState, MirrorVersions
 from binlake.pipeline import select_stages
 from binlake.window.manifest import MemberProof, WindowManifest
 from binlake.window.remembered import RememberedMember
@@ -80,7 +80,7 @@ def build_event(number: int, stage: str) -> dict[str, object]:
 def append_others(mirrors: MirrorVersions, members: MemberTable, number: int) -> None:
     """Append the mirror versions of one window, and the members."""
     hi = BASE + number * STEP
-    mirrors.record([MirrorVersion("d", f"t{table}", number, hi - STEP, hi) for table in range(TABLES)])
+    mirrors.record([MirrorState("d", f"t{table}", number, hi - STEP, hi) for table in range(TABLES)])
     members.remember([RememberedMember(pump, "u" * 36, "online", hi, hi) for pump in PUMPS])
 
 

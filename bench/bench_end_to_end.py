@@ -38,11 +38,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import psutil
 import pump_load
 import structlog
-from bulk_load import WRITE, BulkLoad, Written
+from bulk_load import WRITE, BulkLoad, BulkResult
 from end_to_end_report import Measured, format_summary, print_run
-from sysbench_rows import LOADS, Load
+from sysbench_rows import LOADS, SysbenchLoad
 from target_floor import check_rows, measure_floor
-from window_process import Job, Run
+from window_process import WindowJob, WindowRun
 
 from binlake import tso
 from binlake.base.jvm import list_delta_jars
@@ -53,7 +53,7 @@ from binlake.spark_jobs.engine.session import CONF
 from binlake.testkit.workload.command import VERSION
 from deploy.local.mariadb import MariaDb
 from deploy.local.ports import HOST, free_port
-from deploy.local.source import Source
+from deploy.local.source import LocalSource
 from deploy.local.spark_connect import SparkConnect
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,7 +66,7 @@ SERVER = ("--innodb-buffer-pool-size=512M", "--innodb-log-file-size=256M")
 _SETTLE_S = 600.0
 
 
-class BulkSource(Source):
+class BulkSource(LocalSource):
     """pd and two pumps; this process serves the status port."""
 
     @property
@@ -106,7 +106,7 @@ def main() -> int:
     return int(any(one.wrong for one in measured))
 
 
-def measure(load: Load, way: str, folder: Path, args: argparse.Namespace) -> Measured:
+def measure(load: SysbenchLoad, way: str, folder: Path, args: argparse.Namespace) -> Measured:
     """Measure one load in one way, with its own servers below `folder`."""
     with contextlib.ExitStack() as stack:
         source = BulkSource(folder / "source", 1)
@@ -124,7 +124,7 @@ def measure(load: Load, way: str, folder: Path, args: argparse.Namespace) -> Mea
         others = source.pids | {"mariadb": target.pid or 0} | ({"jvm": spark.server.pid or 0} if spark else {})
         settings = _build_settings(source, target, folder, way, args.set)
         flame = str(args.flame.absolute() / f"{load.name}-{way}") if args.flame else ""
-        job = Job(settings, way, spark.url if spark else "", jobs, others, flame)
+        job = WindowJob(settings, way, spark.url if spark else "", jobs, others, flame)
         bulk.create()
         if load.rows:
             bulk.write(load.list_setup_roles(), load.rows)
@@ -172,7 +172,7 @@ def _build_settings(
     return wanted
 
 
-def _write_load(bulk: BulkLoad, load: Load, source: BulkSource) -> tuple[Written, float]:
+def _write_load(bulk: BulkLoad, load: SysbenchLoad, source: BulkSource) -> tuple[BulkResult, float]:
     """Write the load; (what was written, CPU us of a transaction in this process and the pumps)."""
     parts = [psutil.Process(), *(psutil.Process(pid) for pid in source.pids.values())]
     before = sum(sum(part.cpu_times()[:2]) for part in parts)
@@ -182,15 +182,15 @@ def _write_load(bulk: BulkLoad, load: Load, source: BulkSource) -> tuple[Written
     return written, used / load.transactions * 1e6
 
 
-def _run(wire: Connection, written: Written) -> Run:
+def _run(wire: Connection, written: BulkResult) -> WindowRun:
     wire.send(written.last_ts)
     run = wire.recv()
-    assert isinstance(run, Run)
+    assert isinstance(run, WindowRun)
     return run
 
 
 @contextlib.contextmanager
-def run_process(job: Job, folder: Path) -> Iterator[Connection]:
+def run_process(job: WindowJob, folder: Path) -> Iterator[Connection]:
     """The measured process, connected; its log is printed if the body fails."""
     key, log = secrets.token_bytes(16), folder / "windows.log"
     with Listener((HOST, 0), authkey=key) as listener, log.open("wb") as out:

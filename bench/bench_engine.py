@@ -32,21 +32,21 @@ CORES = (2, 4, 8, 32)
 
 
 @dataclass(frozen=True)
-class Line:
+class CostLine:
     """CPU seconds of a window: `fixed`, and for each byte of its binlogs."""
 
     fixed: float
     per_byte: float
 
     @classmethod
-    def through(cls, points: Sequence[tuple[int, float]]) -> Line:
+    def through(cls, points: Sequence[tuple[int, float]]) -> CostLine:
         """The line through two (bytes, seconds); costs that fall with size are noise, and count as none."""
         (few, less), (many, more) = points
         per_byte = max(0.0, (more - less) / (many - few))
         return cls(max(0.0, less - few * per_byte), per_byte)
 
 
-def find_threshold(process: Line, driver: Line, workers: Line, cores: int) -> float | None:
+def find_threshold(process: CostLine, driver: CostLine, workers: CostLine, cores: int) -> float | None:
     """Bytes from which Spark with `cores` is faster; None if it never is. The fixed cost of jobs is not divided."""
     saved = process.per_byte - driver.per_byte - workers.per_byte / cores
     dearer = driver.fixed + workers.fixed - process.fixed
@@ -87,8 +87,8 @@ def _measure_sizes(way: str, scales: Sequence[float]) -> list[Measured]:
     return found
 
 
-def _draw(measured: Sequence[Measured], process: str) -> Line:
-    return Line.through([(one.payload_bytes, one.warm.whole.cpu[process]) for one in measured])
+def _draw(measured: Sequence[Measured], process: str) -> CostLine:
+    return CostLine.through([(one.payload_bytes, one.warm.whole.cpu[process]) for one in measured])
 
 
 def _parse_arguments() -> argparse.Namespace:

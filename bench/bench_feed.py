@@ -27,10 +27,10 @@ import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Producer
-from feed_load import AVRO, Rows, build_loads
+from feed_load import AVRO, FeedRows, build_loads
 
 from binlake.base import rowhash
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.config.protocols import (
     CanalJsonOptions,
     DebeziumOptions,
@@ -38,7 +38,7 @@ from binlake.config.protocols import (
     Options,
     SlaveBinlogOptions,
 )
-from binlake.feed.kafka import Publisher
+from binlake.feed.kafka import KafkaPublisher
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.schemaids import SchemaIds
 from binlake.feed.sealed import find_last_position, read_sealed, split_changes
@@ -49,7 +49,7 @@ from binlake.spark_jobs.encode.writing import Encoded, EncodeTask
 from binlake.spark_jobs.job.lake import commit_parts, ensure_table
 from binlake.spark_jobs.publish.stage import TRANSACTION_ROWS, publish_window
 from deploy.local.apicurio import Apicurio
-from deploy.local.kafka import Kafka
+from deploy.local.kafka import KafkaBroker
 
 REPEATS = int(os.environ.get("ROUNDS", "5"))
 PARTITIONS = 3
@@ -62,7 +62,7 @@ PROTOCOLS: dict[str, Options] = {
 
 
 @dataclass
-class Best:
+class BestRun:
     """The least CPU and wall time of some runs."""
 
     cpu: float = float("inf")
@@ -84,15 +84,15 @@ def main() -> int:
     for load in rows:
         measure_encoding(load)
         measure_protocols(load)
-    with Kafka() as kafka, Apicurio() as registry:
+    with KafkaBroker() as kafka, Apicurio() as registry:
         for load in rows:
             measure_publishing(load, kafka, registry)
     return 0
 
 
-def measure_encoding(load: Rows) -> None:
+def measure_encoding(load: FeedRows) -> None:
     """Print the rows per second of CPU of one core."""
-    ours, stage, floor = Best(), Best(), Best()
+    ours, stage, floor = BestRun(), BestRun(), BestRun()
     values = build_ready_values(load)
     with tempfile.TemporaryDirectory(prefix="binlake-feed-") as folder:
         for number in range(REPEATS):
@@ -108,10 +108,10 @@ def measure_encoding(load: Rows) -> None:
     )
 
 
-def measure_protocols(load: Rows) -> None:
+def measure_protocols(load: FeedRows) -> None:
     """Print the rows per second of CPU of one core for the protocols without a registry."""
     for name, options in PROTOCOLS.items():
-        ours = Best()
+        ours = BestRun()
         for _ in range(REPEATS):
             ours.run(partial(encode_all, load, options))
         encoder = load.build_encoder(options=options)
@@ -120,14 +120,14 @@ def measure_protocols(load: Rows) -> None:
         print(f"encode  {load.name:<18} {speed}   {name}", flush=True)
 
 
-def encode_all(load: Rows, options: Options = AVRO) -> None:
+def encode_all(load: FeedRows, options: Options = AVRO) -> None:
     """Encode all rows, as the stage encode does."""
     encoder = load.build_encoder(options=options)
     for batch in load.batches:
         encoder.encode(batch)
 
 
-def build_ready_values(load: Rows) -> list[tuple[Any, Any]]:
+def build_ready_values(load: FeedRows) -> list[tuple[Any, Any]]:
     """(parsed schema, the object for fastavro to write) of each key and value, in turn."""
     encoder, values = load.build_encoder(), []
     for batch in load.batches:
@@ -151,7 +151,7 @@ def write_by_fastavro(values: list[tuple[Any, Any]]) -> list[bytes]:
     return bodies
 
 
-def write_messages(load: Rows, folder: str, feed: str) -> Encoded:
+def write_messages(load: FeedRows, folder: str, feed: str) -> Encoded:
     """Encode and write the messages, as the stage encode does in the driver."""
     encoder = load.build_encoder(f"{load.name.split()[0]}.{{schema}}.{{table}}")
     table = LakePaths(folder).locate_table(build_message_table(feed).name)
@@ -159,12 +159,12 @@ def write_messages(load: Rows, folder: str, feed: str) -> Encoded:
     return task.write(iter(load.batches))
 
 
-def measure_publishing(load: Rows, kafka: Kafka, registry: Apicurio) -> None:
+def measure_publishing(load: FeedRows, kafka: KafkaBroker, registry: Apicurio) -> None:
     """Print the messages per second of wall time and of this process's CPU (including the producer's threads)."""
     uri = f"kafka://{kafka.address}/t?protocol=avro&enable-tidb-extension=true&partition-num={PARTITIONS}"
-    feed = Feed.model_validate({"name": "f", "sink-uri": uri, "schema-registry": registry.url})
+    feed = FeedSection.model_validate({"name": "f", "sink-uri": uri, "schema-registry": registry.url})
     assert feed.sink.kafka is not None
-    whole, sending, floor = Best(), Best(), Best()
+    whole, sending, floor = BestRun(), BestRun(), BestRun()
     with tempfile.TemporaryDirectory(prefix="binlake-feed-") as folder, SchemaIds(feed) as ids:
         paths, manifest = seal_window(load, folder)
         parts = [
@@ -175,13 +175,13 @@ def measure_publishing(load: Rows, kafka: Kafka, registry: Apicurio) -> None:
         parts = [ids.add_headers(messages, manifest.schemas) for messages in parts]
         ready = [message for part in parts for message in build_ready_messages(part)]
         for number in range(REPEATS):
-            with Publisher(feed.sink.kafka, f"{load.name}.{number}") as out:
+            with KafkaPublisher(feed.sink.kafka, f"{load.name}.{number}") as out:
                 out.ensure_topics({ready[0].topic})
                 whole.run(partial(publish_window, paths, manifest, out, ids))
-            with Publisher(feed.sink.kafka, f"{load.name}.{number}.sending") as out:
+            with KafkaPublisher(feed.sink.kafka, f"{load.name}.{number}.sending") as out:
                 out.ensure_topics({ready[0].topic})
                 sending.run(partial(send_parts, out, parts))
-            with Publisher(feed.sink.kafka, f"{load.name}.{number}.floor") as out:
+            with KafkaPublisher(feed.sink.kafka, f"{load.name}.{number}.floor") as out:
                 floor.run(partial(send_ready, out._producer, ready))
     count, size = len(ready), sum(len(message.key) + len(message.value or b"") for message in ready)
     print(
@@ -194,7 +194,7 @@ def measure_publishing(load: Rows, kafka: Kafka, registry: Apicurio) -> None:
     )
 
 
-def seal_window(load: Rows, folder: str) -> tuple[LakePaths, EncodeManifest]:
+def seal_window(load: FeedRows, folder: str) -> tuple[LakePaths, EncodeManifest]:
     """Encode the rows into a lake, as the stage encode does, and return the sealed manifest."""
     paths, table = LakePaths(folder), build_message_table("f")
     ensure_table(paths, table)
@@ -224,7 +224,7 @@ def build_ready_messages(part: pa.Table) -> Iterator[Ready]:
         yield Ready(topic, key, value, number % PARTITIONS, headers)
 
 
-def send_parts(out: Publisher, parts: list[pa.Table]) -> None:
+def send_parts(out: KafkaPublisher, parts: list[pa.Table]) -> None:
     """Publish each part in one transaction, as the stage publish does."""
     for part in parts:
         out.publish(part, find_last_position(part))

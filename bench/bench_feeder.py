@@ -20,11 +20,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import structlog
 from bench_decode import measure_best_rate
-from decode_load import SHAPES, Column, Row, build_table
+from decode_load import SHAPES, DrawnColumn, Row, build_table
 from feeder_whole import measure_lags_of_paced_load, publish_all
 from server_tools import run_client
 
-from binlake.mysqlbinlog.model import Position, RowsEvent
+from binlake.mysqlbinlog.model import BinlogPosition, RowsEvent
 from binlake.mysqlbinlog.rowimage import encode_transactions
 from binlake.mysqlbinlog.rowimage.plain import encode_rows
 from binlake.mysqlbinlog.rowimage.shape import derive_shape
@@ -100,7 +100,7 @@ def _dump_tool(server: MariaDb, rows: int, *options: str) -> float:
         return rows / run_client(["mariadb-binlog", "--no-defaults", *at, *options, last], Path(folder)).cpu_s
 
 
-def _measure_case(server: MariaDb, shape: str, columns: list[Column], in_each: int) -> None:
+def _measure_case(server: MariaDb, shape: str, columns: list[DrawnColumn], in_each: int) -> None:
     table, rows = build_table(columns), ROWS[shape.split()[0]]
     source = SourceFile.model_validate({"name": "s1", "host": server.host, "port": server.port, "user": server.user})
     since = _end_of(source)
@@ -116,7 +116,7 @@ def _measure_case(server: MariaDb, shape: str, columns: list[Column], in_each: i
     )
 
 
-def _end_of(source: SourceFile) -> Position:
+def _end_of(source: SourceFile) -> BinlogPosition:
     link = connect(source)
     try:
         return read_log_end(link)
@@ -124,7 +124,7 @@ def _end_of(source: SourceFile) -> Position:
         link.close()
 
 
-def _write(server: MariaDb, table: TableDef, columns: list[Column], rows: int, in_each: int) -> None:
+def _write(server: MariaDb, table: TableDef, columns: list[DrawnColumn], rows: int, in_each: int) -> None:
     draw = random.Random(1)
     texts = [_format_literals({c.name: c.draw_text(draw) for c in columns}, columns) for _ in range(_DISTINCT)]
     types = ", ".join(f"`{c.name}` {c.type_text}" for c in table.columns)
@@ -139,18 +139,18 @@ def _write(server: MariaDb, table: TableDef, columns: list[Column], rows: int, i
             cursor.execute(f"INSERT INTO bench.t VALUES {values}")
 
 
-def _format_literals(row: Row, columns: list[Column]) -> str:
+def _format_literals(row: Row, columns: list[DrawnColumn]) -> str:
     """All values except the key's."""
     return ",".join(_format_literal(column, row[column.name]) for column in columns if column.name != "id")
 
 
-def _format_literal(column: Column, text: str | None) -> str:
+def _format_literal(column: DrawnColumn, text: str | None) -> str:
     if text is None:
         return "NULL"
     return f"X'{text}'" if column.tp == t.STRING else f"'{text}'"
 
 
-def _read(source: SourceFile, since: Position, end: Position) -> tuple[Batches, float]:
+def _read(source: SourceFile, since: BinlogPosition, end: BinlogPosition) -> tuple[Batches, float]:
     """The log's transactions from `since` to `end` in batches, and the CPU seconds that reading them took."""
     log = open_log(source, _SERVER_ID, since)
     batches: Batches = []

@@ -21,13 +21,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import google_crc32c
 import pyarrow as pa
-from feed_load import Rows, build_loads
+from feed_load import FeedRows, build_loads
 
 from binlake.base import rowhash
 from binlake.base.filestore import LocalStore
-from binlake.binlogfile.reading import Transaction, read_items
+from binlake.binlogfile.reading import BinlogTransaction, read_items
 from binlake.config.protocols import PbOptions
-from binlake.config.storage import Storage
+from binlake.config.storage import StorageSection
 from binlake.feed.files.binlogs import BinlogPublisher
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.sealed import read_sealed
@@ -42,7 +42,7 @@ _PIECE = 1 << 20
 
 
 @dataclass
-class Best:
+class LeastCpu:
     """The least CPU of some runs."""
 
     cpu: float = float("inf")
@@ -64,10 +64,10 @@ def main() -> int:
     return 0
 
 
-def measure_files(load: Rows, folder: Path) -> None:
+def measure_files(load: FeedRows, folder: Path) -> None:
     """Print the rows per second of CPU of one core."""
     paths, manifest = seal_window(load, str(folder / "lake"))
-    encode, publish, floor, read, reread = (Best() for _ in range(5))
+    encode, publish, floor, read, reread = (LeastCpu() for _ in range(5))
     for number in range(REPEATS):
         encode.run(partial(encode_all, load))
         own = folder / f"files-{number}"
@@ -82,14 +82,14 @@ def measure_files(load: Rows, folder: Path) -> None:
         print(f"{name:<8} {load.name:<18} {speed}   CPU us a row {ours.cpu / load.count * 1e6:.2f}{beside}", flush=True)
 
 
-def encode_all(load: Rows) -> None:
+def encode_all(load: FeedRows) -> None:
     """Encode all rows, as the stage encode does."""
     encoder = load.build_encoder(options=PbOptions())
     for batch in load.batches:
         encoder.encode(batch)
 
 
-def seal_window(load: Rows, folder: str) -> tuple[LakePaths, EncodeManifest]:
+def seal_window(load: FeedRows, folder: str) -> tuple[LakePaths, EncodeManifest]:
     """Encode the rows into a lake, as the stage encode does, and return the sealed manifest."""
     paths, table = LakePaths(folder), build_message_table("f")
     ensure_table(paths, table)
@@ -107,7 +107,7 @@ def publish_all(paths: LakePaths, manifest: EncodeManifest, folder: Path) -> Non
     def read_parts(_after: object) -> Iterator[pa.Table]:
         return read_sealed(paths, manifest, None)
 
-    with BinlogPublisher(Storage("file", str(folder), file_size=512 << 20), "r.f") as publisher:
+    with BinlogPublisher(StorageSection("file", str(folder), file_size=512 << 20), "r.f") as publisher:
         publisher.publish_window(manifest, read_parts)
 
 
@@ -122,7 +122,7 @@ def write_ready(path: Path, content: bytes) -> None:
 def read_all(folder: Path, rows: int) -> None:
     """Read every column of every row."""
     items = read_items(LocalStore(folder))
-    assert sum(len(item.events) for item in items if isinstance(item, Transaction)) == rows
+    assert sum(len(item.events) for item in items if isinstance(item, BinlogTransaction)) == rows
 
 
 def read_bytes(folder: Path) -> None:

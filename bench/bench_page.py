@@ -35,12 +35,12 @@ from history_load import (
 )
 
 from binlake.lake.control import ControlTable
-from binlake.lake.parts import Part
+from binlake.lake.parts import TablePart
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion, read_changes
 from binlake.lake.tables import BINLOG, MUTATION, WINDOW, LakeTable
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.mirror import MirrorVersion, MirrorVersions
+from binlake.mirror import MirrorState, MirrorVersions
 from binlake.mirror.replica import Replica
 from binlake.mirror.rows import build_typed_rows
 from binlake.rows.schema import TableDef
@@ -99,7 +99,7 @@ def _write_windows(paths: LakePaths) -> None:
             table.append([_build_event(number, stage) for number in numbers])
         versions.record(
             [
-                MirrorVersion("sbtest", f"sbtest{table_number}", 1, *_compute_bounds(number))
+                MirrorState("sbtest", f"sbtest{table_number}", 1, *_compute_bounds(number))
                 for number in numbers
                 for table_number in range(TABLES)
             ]
@@ -151,7 +151,7 @@ def _write_history(mutations: int, paths: LakePaths) -> None:
         (BINLOG, build_binlogs),
     )
     for table, build in builders:
-        parts: list[Part] = []
+        parts: list[TablePart] = []
         for numbers in cut_by_day(mutations, _ROWS_OF_A_FILE):
             parts += write_clustered(paths.locate_table(table.name), table, build(numbers, step))
         commit_parts(paths, table, parts, [], {"stage": "bench"})

@@ -24,7 +24,7 @@ from binlake import tso
 from binlake.cluster.source.regions import RegionClient
 from binlake.cluster.source.tikv import TikvStatus
 from binlake.pump_service.pump.resolver import NoStatusSource, Resolver
-from binlake.pump_service.pump.storage import Storage, StorageOptions
+from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
 from binlake.wire import build
 
 BEGIN = tso.compose(1_000_000_000)
@@ -56,7 +56,7 @@ def prove(folder: Path, count: int) -> Rate:
     process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,), daemon=True)
     process.start()
     regions = RegionClient([f"http://{ours.recv()}"])
-    storage = Storage(folder, StorageOptions(trust_rollbacks=False))
+    storage = PumpStorage(folder, StorageOptions(trust_rollbacks=False))
     fill(storage, count)
     resolver = Resolver(storage, NoStatusSource(), clock=lambda: BEGIN + (count << 20), tikv=TikvStatus(regions, "p"))
     cpu, wall = time.process_time(), time.perf_counter()
@@ -73,7 +73,7 @@ def prove(folder: Path, count: int) -> Rate:
 
 def trust(folder: Path, count: int) -> Rate:
     """The floor: store as many R with `end_all` alone, without asking TiKV."""
-    storage = Storage(folder, StorageOptions(trust_rollbacks=False))
+    storage = PumpStorage(folder, StorageOptions(trust_rollbacks=False))
     fill(storage, count)
     starts = [entry.start_ts for entry in storage.list_doubted_prewrites()]
     cpu, wall = time.process_time(), time.perf_counter()
@@ -85,7 +85,7 @@ def trust(folder: Path, count: int) -> Rate:
     return rate
 
 
-def fill(storage: Storage, count: int) -> None:
+def fill(storage: PumpStorage, count: int) -> None:
     """Store `count` P and their R, all waiting to be verified."""
     stored = []
     for number in range(count):

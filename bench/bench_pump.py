@@ -27,7 +27,7 @@ from binlake.cluster.pumpclient import PumpReader
 from binlake.pump_service.pump.command import tune
 from binlake.pump_service.pump.lean_server import LeanServer
 from binlake.pump_service.pump.service import PumpService, State
-from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.storage import PumpStorage
 from binlake.rpc import Channel
 from binlake.wire import build
 from binlake.wire.pump_pb2 import Pos, PullBinlogReq
@@ -139,7 +139,7 @@ def _pull_again(address: str, until: int, seconds: float) -> float:
     return count / took
 
 
-def _run_load(address: str, path: str, writers: int, size: int, start: int, seconds: float) -> pump_load.Load:
+def _run_load(address: str, path: str, writers: int, size: int, start: int, seconds: float) -> pump_load.PumpLoad:
     return pump_load.run_apart(pump_load.write, address, path, CLUSTER_ID, writers, size, start, seconds)
 
 
@@ -207,7 +207,7 @@ class _Pump:
 def _serve(folder: Path, pipe: multiprocessing.connection.Connection) -> None:
     structlog.configure(processors=[lambda *_: (_ for _ in ()).throw(structlog.DropEvent)])
     tune()
-    storage = Storage(folder)
+    storage = PumpStorage(folder)
     service = PumpService(storage, CLUSTER_ID, free_bytes_needed=0)
     service.state = State.ONLINE
     server = LeanServer(service, "127.0.0.1:0")

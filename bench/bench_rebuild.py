@@ -23,9 +23,9 @@ import structlog
 
 from binlake.base.varint import write_uvarint
 from binlake.pump_service.pump.command import tune
-from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.index import PumpIndex
 from binlake.pump_service.pump.record import Pointer
-from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.storage import PumpStorage
 from binlake.pump_service.pump.vlog import LogOptions, ValueLog
 from binlake.wire import build
 
@@ -46,7 +46,7 @@ def main(binlogs: int) -> None:
         print(f"{binlogs:,} binlogs, {size / 1e9:.1f} GB, written in {time.perf_counter() - begun:.0f} s", flush=True)
         floor = _measure_floor(Path(name) / "floor", min(binlogs, _FLOOR))
         begun, cpu = time.perf_counter(), time.process_time()
-        storage = Storage(folder, recover=False)
+        storage = PumpStorage(folder, recover=False)
         _recover(storage)
         took, cpu = time.perf_counter() - begun, time.process_time() - cpu
         assert storage.watermark == START + 4 * (binlogs // 2 - 1) + 1, storage.watermark
@@ -59,13 +59,13 @@ def main(binlogs: int) -> None:
         )
         storage.close()
         begun, cpu = time.perf_counter(), time.process_time()
-        storage = Storage(folder)
+        storage = PumpStorage(folder)
         took, cpu = time.perf_counter() - begun, time.process_time() - cpu
         print(f"clean start              {took:>12.2f} s, {cpu:.2f} s CPU, {storage.recovered} records read again")
         storage.close()
 
 
-def _recover(storage: Storage) -> None:
+def _recover(storage: PumpStorage) -> None:
     """Rebuild the index and print the progress meanwhile."""
     ended = threading.Event()
 
@@ -118,7 +118,7 @@ def _encode_upper(bits: int) -> bytes:
 
 
 def _measure_floor(directory: Path, count: int) -> float:
-    index = Index(directory)
+    index = PumpIndex(directory)
     begun = time.perf_counter()
     for first in range(0, count, 1024):
         puts = [(START + 2 * n, Pointer(0, n)) for n in range(first, min(count, first + 1024))]

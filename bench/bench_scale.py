@@ -28,7 +28,7 @@ from scale_fit import STEP, Growth
 from scale_world import COLUMNS, DB, KEY, World, open_world
 from support.replication_files import write_replication
 from sysbench_rows import LOADS
-from window_process import JVM, OWN, Run
+from window_process import JVM, OWN, WindowRun
 
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
@@ -46,7 +46,7 @@ class Found:
     peak: float
 
     @classmethod
-    def of(cls, runs: Sequence[Run]) -> Found:
+    def of(cls, runs: Sequence[WindowRun]) -> Found:
         """The median of several runs."""
         return cls(statistics.median(run.whole.cpu[OWN] for run in runs), max(run.peak.get(OWN, 0.0) for run in runs))
 

@@ -37,7 +37,7 @@ from server_tools import Taken, find_client_program, read_peak, run_client, run_
 from snapshot_tables import DB, SHAPES, Tables, read_statements
 
 from binlake.config import Replication
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.runner import run_window
 from deploy.local.mariadb import MariaDb
@@ -49,7 +49,7 @@ _POLL_S, _WAIT_S = 0.1, 3600.0
 
 
 @dataclass
-class Cost:
+class LoadCost:
     """Wall-clock seconds; by process the CPU seconds and the peak of resident memory in bytes."""
 
     seconds: float = 0.0
@@ -61,10 +61,10 @@ class Cost:
         self.cpu["clients"] = self.cpu.get("clients", 0.0) + taken.cpu_s
         self.peaks |= taken.peaks
 
-    def __add__(self, other: Cost) -> Cost:
+    def __add__(self, other: LoadCost) -> LoadCost:
         names = self.cpu | other.cpu
         cpu = {name: self.cpu.get(name, 0.0) + other.cpu.get(name, 0.0) for name in names}
-        return Cost(self.seconds + other.seconds, cpu, self.peaks | other.peaks)
+        return LoadCost(self.seconds + other.seconds, cpu, self.peaks | other.peaks)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Bench:
         """What differs at the target after `name`; then nothing is left there."""
         lines = [f"{name}: {line}" for line in self.tables.find_differences(self.source, self.target)]
         with self.target.connect() as connection, connection.cursor() as cursor:
-            for database in (DB, Target.model_fields["checkpoint_schema"].default):
+            for database in (DB, TargetSection.model_fields["checkpoint_schema"].default):
                 cursor.execute(f"DROP DATABASE IF EXISTS {database}")
         return lines
 
@@ -131,7 +131,7 @@ def _compare(bench: Bench, forms: Sequence[str], mirrors: bool) -> list[str]:
     return wrong
 
 
-def _measure_floor(bench: Bench) -> Cost:
+def _measure_floor(bench: Bench) -> LoadCost:
     tables, folder = bench.tables, bench.folder
     find_client_program("mariadb")
     with _measure_cost({"source": bench.source}) as reading:
@@ -177,7 +177,7 @@ def _execute_all(target: MariaDb, statements: Path) -> None:
         raise failures[0]
 
 
-def _measure_dump(bench: Bench) -> Cost:
+def _measure_dump(bench: Bench) -> LoadCost:
     for program in ("mariadb-dump", "mariadb"):
         find_client_program(program)
     dump = ["mariadb-dump", *_login(bench.source), "--single-transaction", "--databases", DB]
@@ -187,7 +187,7 @@ def _measure_dump(bench: Bench) -> Cost:
     return cost
 
 
-def _measure_mydumper(bench: Bench) -> Cost:
+def _measure_mydumper(bench: Bench) -> LoadCost:
     find_client_program("mydumper")
     threads, place = f"--threads={bench.readers}", bench.folder / "dump"
     # One table is one file unless its rows are divided: then each thread reads ranges of it.
@@ -209,7 +209,7 @@ def _login(server: MariaDb) -> list[str]:
     return ["--no-defaults", *_address(server), "--skip-ssl"]
 
 
-def _measure_load(bench: Bench, form: str, mirrors: bool) -> Cost:
+def _measure_load(bench: Bench, form: str, mirrors: bool) -> LoadCost:
     """Measure a load and its windows, from the start of the feeder until the target has the last row."""
     rows, source, tracker = bench.tables.rows, bench.source, bench.target
     with _run_cluster(bench.folder / f"load-{form}") as cluster:
@@ -285,20 +285,20 @@ def _read_load(cluster: FeederSource) -> dict[str, Any]:
 
 
 @contextmanager
-def _measure_cost(processes: Mapping[str, Any]) -> Iterator[Cost]:
+def _measure_cost(processes: Mapping[str, Any]) -> Iterator[LoadCost]:
     """Measure the body of the `with`; `processes`: by name, each with a `pid`, or None for this process."""
     watched = {name: psutil.Process(process.pid if process else os.getpid()) for name, process in processes.items()}
     before = {name: sum(process.cpu_times()[:2]) for name, process in watched.items()}
     for process in watched.values():
         Path(f"/proc/{process.pid}/clear_refs").write_text("5", encoding="ascii")  # the peak begins again
-    cost, began = Cost(), time.perf_counter()
+    cost, began = LoadCost(), time.perf_counter()
     yield cost
     cost.seconds = time.perf_counter() - began
     cost.cpu |= {name: sum(process.cpu_times()[:2]) - before[name] for name, process in watched.items()}
     cost.peaks |= {name: read_peak(process.pid) for name, process in watched.items()}
 
 
-def _print(name: str, rows: int, cost: Cost) -> None:
+def _print(name: str, rows: int, cost: LoadCost) -> None:
     by_process = ", ".join(f"{process} {seconds / rows * 1e6:.2f}" for process, seconds in sorted(cost.cpu.items()))
     peaks = ", ".join(f"{process} {peak >> 20}" for process, peak in sorted(cost.peaks.items()))
     total = sum(cost.cpu.values()) / rows * 1e6

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from support.pump_calls import pull_batches
 
 from binlake.pump_service.pump.command import tune
-from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.storage import PumpStorage
 from binlake.wire import build
 
 VALUE = os.urandom(150)
@@ -36,7 +36,7 @@ def main(writes: int) -> None:
         payloads = _build_payloads(writes)
         size = sum(map(len, payloads)) + 16 * writes
         floor = _append_raw(Path(name) / "floor", payloads)
-        storage = Storage(Path(name) / "pump")
+        storage = PumpStorage(Path(name) / "pump")
         seconds, cpu, indexed = _write(storage, payloads)
         print(f"raw append + fdatasync   {writes / floor:>10,.0f} records/s (batches of {_WINDOW})")
         print(
@@ -76,7 +76,7 @@ def _append_raw(path: Path, payloads: list[bytes]) -> float:
     return time.perf_counter() - begun
 
 
-def _write(storage: Storage, payloads: list[bytes]) -> tuple[float, float, float]:
+def _write(storage: PumpStorage, payloads: list[bytes]) -> tuple[float, float, float]:
     """Return the seconds until all is durable, the CPU seconds, and the seconds until all is indexed."""
     free = threading.Semaphore(_WINDOW)
 
@@ -96,7 +96,7 @@ def _write(storage: Storage, payloads: list[bytes]) -> tuple[float, float, float
     return seconds, time.process_time() - cpu, time.perf_counter() - begun
 
 
-def _write_during_pull(storage: Storage, payloads: list[bytes]) -> float:
+def _write_during_pull(storage: PumpStorage, payloads: list[bytes]) -> float:
     """Return the seconds until all is durable while one stream repeatedly pulls everything (MISSION S0-52)."""
     ended = threading.Event()
 
@@ -125,7 +125,7 @@ def _read_raw(directory: Path) -> float:
     return time.perf_counter() - begun
 
 
-def _pull(storage: Storage, count: int) -> float:
+def _pull(storage: PumpStorage, count: int) -> float:
     begun, pulled = time.perf_counter(), 0
     for batch in pull_batches(storage, 0, lambda: False):
         pulled += len(batch)

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from sysbench_rows import C_BYTES, DB, FIRST_NUMBER, PAD_BYTES, Image, Load, Role, Writer
+from sysbench_rows import C_BYTES, DB, FIRST_NUMBER, PAD_BYTES, RowImages, RowRole, SysbenchLoad, SysbenchWriter
 
 from binlake.base.varint import write_uvarint
 from binlake.pump_service.statusport.answers import (
-    History,
     Json,
-    Transaction,
+    PrewrittenTransaction,
+    StatusJobs,
     build_mvcc_body,
     lock_record,
     write_record,
@@ -34,7 +34,7 @@ from binlake.rows.schema.actions import PUBLIC
 from binlake.rows.schema.forms import CHARSET, COLLATE, build_database_json, build_job_json
 from binlake.testkit.workload.definitions import Col, create_sql
 from binlake.testkit.workload.source import LiveTransactions
-from binlake.testkit.workload.tables import ID, Part, Table
+from binlake.testkit.workload.tables import ID, WorkloadTable, WriterRows
 from binlake.tso import Clock
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
@@ -55,7 +55,7 @@ _COLUMNS = [
 _DATABASE_ID = 100
 
 
-class Wire(Protocol):
+class BulkWire(Protocol):
     """Sends serialised WriteBinlogReq (pump_load.Bulk)."""
 
     def send(self, *messages: np.ndarray) -> None:
@@ -66,7 +66,7 @@ class Wire(Protocol):
 
 
 @dataclass
-class Known:
+class KnownTransactions:
     """The transactions so far, for the status port, as blocks of consecutive timestamps. Memory: 24 bytes per block."""
 
     starts: list[int] = field(default_factory=list)
@@ -92,11 +92,11 @@ class Known:
         if not (first_commit := self.ends[block][1]):
             return build_mvcc_body(key, {"lock": lock_record(start_ts, key)})
         commit_ts = first_commit + start_ts - self.starts[block]
-        return build_mvcc_body(key, {"writes": [write_record(Transaction(start_ts, key, commit_ts, False))]})
+        return build_mvcc_body(key, {"writes": [write_record(PrewrittenTransaction(start_ts, key, commit_ts, False))]})
 
 
 @dataclass(frozen=True)
-class Written:
+class BulkResult:
     """Result of a load: the last commit_ts, the number of transactions, the bytes of their P."""
 
     last_ts: int
@@ -107,9 +107,9 @@ class Written:
 class BulkLoad:
     """One load over `wires`, one per pump; the source's status port serves `history` and `known`."""
 
-    def __init__(self, load: Load, pd: Clock, cluster_id: int, wires: Sequence[Wire]) -> None:
-        self.writer = Writer(load)
-        self.history, self.known = History(), Known()
+    def __init__(self, load: SysbenchLoad, pd: Clock, cluster_id: int, wires: Sequence[BulkWire]) -> None:
+        self.writer = SysbenchWriter(load)
+        self.history, self.known = StatusJobs(), KnownTransactions()
         self._load, self._pd, self._cluster_id = load, pd, cluster_id
         self._wires = wires
         self._random = np.random.default_rng(_SEED)
@@ -129,7 +129,7 @@ class BulkLoad:
             )
         return last
 
-    def write(self, roles: tuple[Role, ...], transactions: int) -> Written:
+    def write(self, roles: tuple[RowRole, ...], transactions: int) -> BulkResult:
         """Write `transactions` transactions that perform `roles`."""
         templates = [_Template.of(self._definitions, roles, n, self._cluster_id, self._version)
                      for n in range(len(self._definitions))]  # fmt: skip
@@ -145,10 +145,10 @@ class BulkLoad:
             open_starts = starts
         last, commits = self._commit(templates[0], open_starts)
         self._send(commits)
-        return Written(last, transactions, transactions * templates[0].prewrite.size)
+        return BulkResult(last, transactions, transactions * templates[0].prewrite.size)
 
     def _build_prewrites(
-        self, templates: list[_Template], roles: tuple[Role, ...], first: int, count: int
+        self, templates: list[_Template], roles: tuple[RowRole, ...], first: int, count: int
     ) -> np.ndarray:
         which = (first + np.arange(count)) % len(templates)
         prewrites = np.stack([template.prewrite for template in templates])[which]
@@ -173,7 +173,7 @@ class BulkLoad:
         _put(commits, template.commit_ts, _encode_uvarints(np.arange(last - count + 1, last + 1), 9))
         return last, commits
 
-    def _put_image(self, out: np.ndarray, image: Image, places: dict[str, int]) -> None:
+    def _put_image(self, out: np.ndarray, image: RowImages, places: dict[str, int]) -> None:
         for name, column in image._asdict().items():
             wide = (
                 _encode_uvarints(column.astype(np.int64) * 2, 4)
@@ -227,7 +227,9 @@ class _Template:
     commit_ts: int
 
     @classmethod
-    def of(cls, tables: list[Table], roles: tuple[Role, ...], number: int, cluster_id: int, version: int) -> _Template:
+    def of(
+        cls, tables: list[WorkloadTable], roles: tuple[RowRole, ...], number: int, cluster_id: int, version: int
+    ) -> _Template:
         """Build the template of transaction `number` among those that perform `roles`."""
         builders: dict[int, MutationBuilder] = {}
         marked: list[list[dict[str, str]]] = []
@@ -262,8 +264,8 @@ class _Template:
         _put(out, places[1], starts.astype(">u8").view(np.uint8).reshape(len(starts), 8))
 
 
-def _build_table(table_id: int, name: str) -> Table:
-    return Table(table_id, name, list(_COLUMNS), {}, True, [Part(1, 1)], [(2, "k", "k"), (3, "c", "c")])
+def _build_table(table_id: int, name: str) -> WorkloadTable:
+    return WorkloadTable(table_id, name, list(_COLUMNS), {}, True, [WriterRows(1, 1)], [(2, "k", "k"), (3, "c", "c")])
 
 
 def _build_marks(number: int) -> dict[str, str]:

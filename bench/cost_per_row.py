@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from bulk_load import BulkLoad
-from sysbench_rows import DB, LOADS, Load
+from sysbench_rows import DB, LOADS, SysbenchLoad
 
 from binlake.base.rowhash import hash_rows
 from binlake.changes.net.columns import compute_net_changes
@@ -60,7 +60,7 @@ _FIRST_TS = 470_000_000_000_000_000  # of 2026
 
 
 @dataclass(frozen=True)
-class Step:
+class BenchStep:
     """A processing step; `run` performs it for all `rows` rows."""
 
     name: str
@@ -83,7 +83,7 @@ class _RecordingWire:
         """Return at once: `send` has already kept them."""
 
 
-class Clock:
+class BenchClock:
     """Timestamps as a PD gives them."""
 
     def __init__(self) -> None:
@@ -95,41 +95,43 @@ class Clock:
         return self._last
 
 
-def build_steps(folder: str) -> Iterator[Step]:
+def build_steps(folder: str) -> Iterator[BenchStep]:
     """Yield all steps in order, each with the output of earlier ones as input; files go to `folder`."""
     bulk, binlog, jobs = build_landed(LOADS["c"].with_scale(TRANSACTIONS / LOADS["c"].transactions))
     assert bulk.writer.load.transactions == TRANSACTIONS
     schema = SchemaState().fold((_FIRST_TS, job) for job in jobs)
     tables = [definition for job in jobs if (definition := schema.find_table(job.table_id)) is not None]
-    yield Step("land: count and digest", binlog.num_rows, lambda: measure_landed(binlog))
+    yield BenchStep("land: count and digest", binlog.num_rows, lambda: measure_landed(binlog))
     decoder = Decoder(WindowSchemas(schema, []), Rules())
     batches = binlog.select(["payload", "commit_ts", "start_ts"]).to_batches()
 
     def decode() -> list[pa.RecordBatch]:
         return list(decoder.decode_rows(batches, Counter()))
 
-    yield Step("merge: decode", ROWS, decode)
+    yield BenchStep("merge: decode", ROWS, decode)
     mutations = pa.Table.from_batches(decode())
     assert mutations.num_rows == ROWS
-    yield Step("merge: write", ROWS, lambda: write_parts(folder, MUTATION, mutations.to_batches()))
-    yield Step("digest of row changes", ROWS, lambda: hash_rows(mutations, MUTATION.list_column_names()))
-    yield Step("feed: encode", ROWS, lambda: _encode(schema, mutations.to_batches()))
+    yield BenchStep("merge: write", ROWS, lambda: write_parts(folder, MUTATION, mutations.to_batches()))
+    yield BenchStep("digest of row changes", ROWS, lambda: hash_rows(mutations, MUTATION.list_column_names()))
+    yield BenchStep("feed: encode", ROWS, lambda: _encode(schema, mutations.to_batches()))
     cells = [Cell(DB, table.name, 0, 0, 1 << 62, "primary", (ID,), (None,)) for table in tables]
-    yield Step("compact: net change", ROWS, lambda: compute_net_changes(mutations, cells, strict=frozenset(cells)))
+    yield BenchStep("compact: net change", ROWS, lambda: compute_net_changes(mutations, cells, strict=frozenset(cells)))
     table = tables[0]
     own = mutations.filter(pc.and_(pc.equal(mutations["table"], table.name), pc.is_valid(mutations["after"])))
     images = own["after"].combine_chunks()
     names = [column.name for column in table.row_columns]
-    yield Step("convert: images", own.num_rows, lambda: build_images_from_maps(images, names))
+    yield BenchStep("convert: images", own.num_rows, lambda: build_images_from_maps(images, names))
     columns = build_images_from_maps(images, names)
-    yield Step(
+    yield BenchStep(
         "convert: text", own.num_rows, lambda: list(TableStatements(table, 0, alike=True).render_writes(columns))
     )
     changes = compute_net_changes(mutations, cells)
     changes = changes.append_column("window", pa.repeat("0-1", changes.num_rows)).select(CHANGE.list_column_names())
     definitions = {SegmentTable(0, each.db, each.name): each for each in tables}
-    yield Step("mirror: typed rows", own.num_rows, lambda: build_image_rows(table, images, own["commit_ts"].chunk(0)))
-    yield Step("convert: whole", changes.num_rows, lambda: _convert(changes, definitions))
+    yield BenchStep(
+        "mirror: typed rows", own.num_rows, lambda: build_image_rows(table, images, own["commit_ts"].chunk(0))
+    )
+    yield BenchStep("convert: whole", changes.num_rows, lambda: _convert(changes, definitions))
 
 
 def _encode(schema: SchemaState, batches: list[pa.RecordBatch]) -> None:
@@ -147,13 +149,13 @@ def _convert(changes: pa.Table, definitions: Mapping[SegmentTable, TableDef]) ->
     return pa.concat_tables(renderer(0, changes))
 
 
-def build_landed(load: Load, *, whole: bool = False) -> tuple[BulkLoad, pa.Table, list[DdlJob]]:
+def build_landed(load: SysbenchLoad, *, whole: bool = False) -> tuple[BulkLoad, pa.Table, list[DdlJob]]:
     """Write `load`; return it, its transactions as rows of `binlog`, and its DDL jobs.
 
     `whole`: the rows of `binlog` include the transactions that inserted the initial rows.
     """
     wire = _RecordingWire()
-    bulk = BulkLoad(load, Clock(), 1, [wire])
+    bulk = BulkLoad(load, BenchClock(), 1, [wire])
     bulk.create()
     wire.binlogs = []
     bulk.write(load.list_setup_roles(), load.rows)
@@ -190,7 +192,7 @@ def calibrate() -> object:
     return len(b"".join(text.encode() for text in texts.values())), int(numbers[-1])
 
 
-def measure_ratio(step: Step, repeats: int = REPEATS) -> tuple[float, float]:
+def measure_ratio(step: BenchStep, repeats: int = REPEATS) -> tuple[float, float]:
     """Return (CPU of the step divided by that of `calibrate`, CPU us per row)."""
     own, other = float("inf"), float("inf")
     with _run_quietly():

@@ -42,7 +42,7 @@ class OneTable:
 
 
 @dataclass(frozen=True)
-class Column:
+class DrawnColumn:
     """A column, and a generator of random values for it."""
 
     name: str
@@ -72,20 +72,25 @@ _TEXTS: dict[int, Any] = {
     t.STRING: lambda column, draw: draw.randbytes(column.flen).hex().upper(),
 }
 
-_ID = Column("id", t.LONGLONG)
-NARROW = [_ID, Column("k", t.LONG), Column("at", t.DATETIME, decimal=0), Column("name", t.VARCHAR, flen=20)]
+_ID = DrawnColumn("id", t.LONGLONG)
+NARROW = [
+    _ID,
+    DrawnColumn("k", t.LONG),
+    DrawnColumn("at", t.DATETIME, decimal=0),
+    DrawnColumn("name", t.VARCHAR, flen=20),
+]
 _KINDS = [
-    Column("i", t.LONG), Column("b", t.LONGLONG), Column("d", t.NEWDECIMAL, flen=12, decimal=2),
-    Column("at", t.DATETIME, decimal=0), Column("s", t.VARCHAR, flen=12), Column("f", t.DOUBLE),
-    Column("e", t.ENUM, elems=("new", "paid", "sent")), Column("h", t.STRING, flen=8, charset="binary"),
+    DrawnColumn("i", t.LONG), DrawnColumn("b", t.LONGLONG), DrawnColumn("d", t.NEWDECIMAL, flen=12, decimal=2),
+    DrawnColumn("at", t.DATETIME, decimal=0), DrawnColumn("s", t.VARCHAR, flen=12), DrawnColumn("f", t.DOUBLE),
+    DrawnColumn("e", t.ENUM, elems=("new", "paid", "sent")), DrawnColumn("h", t.STRING, flen=8, charset="binary"),
 ]  # fmt: skip
-WIDE = [_ID, *(Column(f"{c.name}{n}", c.tp, c.flen, c.decimal, c.elems, c.charset) for n, c in
+WIDE = [_ID, *(DrawnColumn(f"{c.name}{n}", c.tp, c.flen, c.decimal, c.elems, c.charset) for n, c in
                zip(range(49), cycle(_KINDS), strict=False))]  # fmt: skip
-TEXTS = [_ID, *(Column(f"t{n}", t.BLOB, flen=length) for n, length in enumerate((40, 200, 800)))]
+TEXTS = [_ID, *(DrawnColumn(f"t{n}", t.BLOB, flen=length) for n, length in enumerate((40, 200, 800)))]
 SHAPES = {"narrow (4 columns)": NARROW, "wide (50 columns)": WIDE, "text-heavy (1 kB)": TEXTS}
 
 
-def build_table(columns: list[Column]) -> TableDef:
+def build_table(columns: list[DrawnColumn]) -> TableDef:
     """Return a table with the clustered integer key `id`, as TiDB describes it."""
     info = {
         "id": 45, "name": {"O": "t"}, "pk_is_handle": True, "charset": "utf8mb4",
@@ -94,14 +99,14 @@ def build_table(columns: list[Column]) -> TableDef:
     return TableDef.from_json(info, DbInfo(2, "bench", "", "", {}))
 
 
-def _describe_column(offset: int, column: Column) -> dict[str, Any]:
+def _describe_column(offset: int, column: DrawnColumn) -> dict[str, Any]:
     flag = t.FLAG_PRIMARY | t.FLAG_NOT_NULL if column.name == "id" else 0
     kind = {"Tp": column.tp, "Flag": flag, "Flen": column.flen, "Decimal": column.decimal,
             "Charset": column.charset, "Collate": "", "Elems": column.elems}  # fmt: skip
     return {"id": offset + 1, "name": {"O": column.name}, "offset": offset, "state": 5, "type": kind}
 
 
-def build_transactions(table: TableDef, columns: list[Column], rows: int, in_each: int) -> Transactions:
+def build_transactions(table: TableDef, columns: list[DrawnColumn], rows: int, in_each: int) -> Transactions:
     """Return `rows` changes, `in_each` per transaction: inserts, updates and deletes at a ratio of 6 : 3 : 1."""
     draw = random.Random(1)
     distinct: list[Row] = [{c.name: c.draw_text(draw) for c in columns} for _ in range(min(_DISTINCT, rows))]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from target_floor import Floor
-from window_process import Cost, Run
+from window_process import StageCost, WindowRun
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Measured:
     way: str
     transactions: int
     rows: int
-    cold: Run
+    cold: WindowRun
     cold_rows: int
-    warm: Run
+    warm: WindowRun
     payload_bytes: int
     lake: dict[str, int]
     load_us: float
@@ -60,7 +60,7 @@ def print_run(measured: Measured) -> None:
     print(f"  target: {'; '.join(measured.wrong) or 'holds every row as it was written'}", flush=True)
 
 
-def _print_part(name: str, run: Run, rows: int) -> None:
+def _print_part(name: str, run: WindowRun, rows: int) -> None:
     whole = run.whole
     total = sum(whole.cpu.values())
     print(f"  {name}: {rows:,} rows in {whole.seconds:.2f} s of wall = {rows / whole.seconds:,.0f} rows/s;"
@@ -75,7 +75,7 @@ def _print_part(name: str, run: Run, rows: int) -> None:
         print("    (stages ran in parallel: the CPU of a process is counted in each of them)")
 
 
-def _format_columns(cost: Cost, names: Sequence[str], rows: int) -> str:
+def _format_columns(cost: StageCost, names: Sequence[str], rows: int) -> str:
     return "".join(f"{cost.cpu.get(name, 0.0) / rows * 1e6:>10.2f}" for name in names)
 
 

@@ -21,7 +21,7 @@ AVRO = AvroOptions(extension=True)
 
 
 @dataclass(frozen=True)
-class Rows:
+class FeedRows:
     """`batches` of row changes of `table`, in the form that encode reads."""
 
     name: str
@@ -48,7 +48,7 @@ class _One:
         return self.table if (db, table) == (self.table.db, self.table.name) else None
 
 
-def build_loads() -> list[Rows]:
+def build_loads() -> list[FeedRows]:
     """Return single-row transactions for each table shape."""
     loads = []
     for name, columns in SHAPES.items():
@@ -59,5 +59,5 @@ def build_loads() -> list[Rows]:
         for commit_ts, start_ts, payload in load:
             batch.add(payload, commit_ts, start_ts, OneTable(table))
         rows = pa.Table.from_batches(list(batch.take_batches())).combine_chunks()
-        loads.append(Rows(name, table, rows.to_batches(max_chunksize=BATCH)))
+        loads.append(FeedRows(name, table, rows.to_batches(max_chunksize=BATCH)))
     return loads

@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Load:
+class PumpLoad:
     """Result of a run: number of calls, seconds, and the latency of each call in seconds, sorted."""
 
     calls: int
@@ -53,7 +53,7 @@ class Load:
         return self.latencies[min(len(self.latencies) - 1, int(share * len(self.latencies)))] * 1000
 
 
-def measure_appends(path: Path, size: int, seconds: float) -> Load:
+def measure_appends(path: Path, size: int, seconds: float) -> PumpLoad:
     """Measure the floor of a write: append `size` bytes to a file, each made durable before the next."""
     data, took = os.urandom(size), list[float]()
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -64,7 +64,7 @@ def measure_appends(path: Path, size: int, seconds: float) -> Load:
         before, now = now, time.perf_counter()
         took.append(now - before)
     os.close(handle)
-    return Load(len(took), now - began, sorted(took))
+    return PumpLoad(len(took), now - began, sorted(took))
 
 
 def run_apart(work: Callable[..., Result], *arguments: object) -> Result:
@@ -86,7 +86,7 @@ def _report(
     pipe.send(work(*arguments))
 
 
-def write(address: str, path: str, cluster_id: int, writers: int, size: int, start: int, seconds: float) -> Load:
+def write(address: str, path: str, cluster_id: int, writers: int, size: int, start: int, seconds: float) -> PumpLoad:
     """Run a load of P and C of about `size` bytes each; timestamps begin at `start`, one per call."""
     clock = itertools.count(start)
     return run(address, path, [_build_requests(clock, cluster_id, size) for _ in range(writers)], seconds)
@@ -102,7 +102,7 @@ def _build_requests(clock: Iterator[int], cluster_id: int, size: int) -> Iterato
         yield WriteBinlogReq(clusterID=cluster_id, payload=commit.SerializeToString()).SerializeToString()
 
 
-def run(address: str, path: str, writers: Sequence[Iterator[bytes]], seconds: float) -> Load:
+def run(address: str, path: str, writers: Sequence[Iterator[bytes]], seconds: float) -> PumpLoad:
     """Each writer sends its next message when the previous one is answered, and stops after a complete pair."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port))) as wire:
@@ -121,7 +121,7 @@ class _Run:
         self._latencies: list[float] = []
         self._until = 0.0
 
-    def drive(self, writers: Sequence[Iterator[bytes]], seconds: float) -> Load:
+    def drive(self, writers: Sequence[Iterator[bytes]], seconds: float) -> PumpLoad:
         settings = frames.encode_settings([(Setting.INITIAL_WINDOW_SIZE, 1 << 20)])
         self._wire.sendall(frames.PREFACE + settings + frames.encode_window_update(0, 1 << 30))
         began = time.perf_counter()
@@ -137,7 +137,7 @@ class _Run:
             rest = take_frames(rest + data, self._on_answer, self._out.append)
         ended = time.perf_counter()
         self._latencies.sort()
-        return Load(len(self._latencies), ended - began, self._latencies)
+        return PumpLoad(len(self._latencies), ended - began, self._latencies)
 
     def _call(self, writer: Iterator[bytes], now: float, *, first: bool) -> None:
         message = next(writer)

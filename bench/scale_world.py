@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from bench_end_to_end import run_process
 from support.live import LiveSource
 from support.workload import integer, text
-from window_process import Job, Run
+from window_process import WindowJob, WindowRun
 
 from deploy.local.mariadb import MariaDb
 
@@ -80,15 +80,15 @@ class World:
         settings = {"target": target, "initial-commit-ts": str(self.started), **self.settings, **more}
         replication = self.live.replication(**settings).model_dump(mode="json", by_alias=True, exclude_unset=True)
         others = {"mariadb": self.target.pid or 0}
-        with run_process(Job(replication, "plain", "", "", others), self.folder) as wire:
+        with run_process(WindowJob(replication, "plain", "", "", others), self.folder) as wire:
             yield wire
             wire.send(None)
 
-    def run_windows(self, wire: Connection) -> Run:
+    def run_windows(self, wire: Connection) -> WindowRun:
         """Windows up to now."""
         wire.send(self.live.settle())
         run = wire.recv()
-        assert isinstance(run, Run)
+        assert isinstance(run, WindowRun)
         return run
 
 

@@ -22,7 +22,7 @@ _LENGTH = struct.Struct(">I")
 
 
 @dataclass(frozen=True)
-class Column:
+class LoadColumn:
     """A column: its name, its type, and an expression over the row's number `seq`."""
 
     name: str
@@ -31,7 +31,7 @@ class Column:
 
 
 _TEXT = "MD5(seq * {n}), MD5(seq + {n}), MD5(seq * {n} + 1), MD5(seq + {n} * 2)"
-_KEY = Column("id", "BIGINT PRIMARY KEY", "seq")
+_KEY = LoadColumn("id", "BIGINT PRIMARY KEY", "seq")
 _WIDE = (
     ("INT", "seq % 1000003 + {n}"),
     ("DECIMAL(12,3)", "(seq * {n}) % 1000000 / 1000"),
@@ -43,13 +43,13 @@ _WIDE = (
     ("BIGINT", "IF(seq % 5 = 0, NULL, seq * 1000 * {n})"),
 )
 _TIMES_WIDE = 5
-SHAPES: dict[str, tuple[Column, ...]] = {
-    "narrow": (_KEY, Column("k", "INT", "seq % 1000003"), Column("a", "BIGINT", "seq * 31"),
-               Column("b", "INT", "seq % 97")),
-    "usual": (_KEY, Column("k", "INT", "seq % 1000003"),
-              Column("c", "VARCHAR(120)", f"LEFT(CONCAT({_TEXT.format(n=7)}), 120)"),
-              Column("pad", "VARCHAR(60)", f"LEFT(CONCAT({_TEXT.format(n=11)}), 60)")),
-    "wide": (_KEY, *(Column(f"c{turn}_{at}", type_, value.format(n=7 * turn + at + 2))
+SHAPES: dict[str, tuple[LoadColumn, ...]] = {
+    "narrow": (_KEY, LoadColumn("k", "INT", "seq % 1000003"), LoadColumn("a", "BIGINT", "seq * 31"),
+               LoadColumn("b", "INT", "seq % 97")),
+    "usual": (_KEY, LoadColumn("k", "INT", "seq % 1000003"),
+              LoadColumn("c", "VARCHAR(120)", f"LEFT(CONCAT({_TEXT.format(n=7)}), 120)"),
+              LoadColumn("pad", "VARCHAR(60)", f"LEFT(CONCAT({_TEXT.format(n=11)}), 60)")),
+    "wide": (_KEY, *(LoadColumn(f"c{turn}_{at}", type_, value.format(n=7 * turn + at + 2))
                      for turn in range(_TIMES_WIDE) for at, (type_, value) in enumerate(_WIDE))),
 }  # fmt: skip
 
@@ -63,7 +63,7 @@ class Tables:
     count: int
 
     @property
-    def columns(self) -> tuple[Column, ...]:
+    def columns(self) -> tuple[LoadColumn, ...]:
         """The columns of each table."""
         return SHAPES[self.shape]
 

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.pump_calls import pull_batches
 
-from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.storage import PumpStorage
 from binlake.wire import build
 
 VALUE = os.urandom(150)
@@ -41,7 +41,7 @@ def main(binlogs: int) -> None:
 
 def write(directory: Path, binlogs: int) -> None:
     """The first process; it exits without closing the storage."""
-    storage = Storage(directory)
+    storage = PumpStorage(directory)
     print_memory("empty")
     free = threading.Semaphore(_IN_FLIGHT)
 
@@ -86,7 +86,7 @@ def _build_huge_payload(start_ts: int) -> bytes:
 def start(directory: Path, binlogs: int) -> None:
     """The second process: measure the start and check that no transaction is missing."""
     begun = time.perf_counter()
-    storage = Storage(directory)
+    storage = PumpStorage(directory)
     took = time.perf_counter() - begun
     waits = storage.count_unmatched()
     right = waits == (1, START) and storage.watermark == 0

@@ -22,7 +22,7 @@ Numbers = np.ndarray
 
 
 @dataclass(frozen=True)
-class Role:
+class RowRole:
     """An operation of a transaction on one row. `op`: insert, update, or replace (DELETE, then INSERT of the same key).
 
     `sets`: the columns that an update gives a new value; an inserted row gets new values in all columns.
@@ -38,7 +38,7 @@ class Role:
 
 
 @dataclass(frozen=True)
-class Load:
+class SysbenchLoad:
     """`tables` tables with `rows` initial rows each, then `transactions` transactions that perform `roles`."""
 
     name: str
@@ -46,33 +46,34 @@ class Load:
     tables: int
     rows: int
     transactions: int
-    roles: tuple[Role, ...]
+    roles: tuple[RowRole, ...]
 
     @property
     def changes(self) -> int:
         """Row changes per transaction."""
         return sum(role.changes for role in self.roles)
 
-    def with_scale(self, scale: float) -> Load:
+    def with_scale(self, scale: float) -> SysbenchLoad:
         """Return this load with `scale` times as many transactions; the number of hot rows stays the same."""
         rows = self.rows if len(self.roles) == 1 else int(self.rows * scale)
         return replace(self, transactions=int(self.transactions * scale), rows=rows)
 
-    def list_setup_roles(self) -> tuple[Role, ...]:
+    def list_setup_roles(self) -> tuple[RowRole, ...]:
         """Return the roles of the transactions that insert the initial rows: one row in each table."""
-        return (Role("insert"),) * self.tables
+        return (RowRole("insert"),) * self.tables
 
 
-UPDATE_K, UPDATE_C = Role("update", ("k",)), Role("update", ("c",))
+UPDATE_K, UPDATE_C = RowRole("update", ("k",)), RowRole("update", ("c",))
 LOADS = {
-    "a": Load("a", "single-row inserts", 1, 0, 200_000, (Role("insert"),)),
-    "b": Load("b", "single-row updates of 10,000 hot rows", 1, 10_000, 200_000, (Role("update", ("k", "c")),)),
-    "c": Load("c", "transactions of 5 rows over 4 tables", 4, 25_000, 100_000,
-              (UPDATE_K, UPDATE_C, Role("replace"), Role("insert"))),
+    "a": SysbenchLoad("a", "single-row inserts", 1, 0, 200_000, (RowRole("insert"),)),
+    "b": SysbenchLoad("b", "single-row updates of 10,000 hot rows", 1, 10_000, 200_000,
+                      (RowRole("update", ("k", "c")),)),
+    "c": SysbenchLoad("c", "transactions of 5 rows over 4 tables", 4, 25_000, 100_000,
+                      (UPDATE_K, UPDATE_C, RowRole("replace"), RowRole("insert"))),
 }  # fmt: skip
 
 
-class Image(NamedTuple):
+class RowImages(NamedTuple):
     """Values of many rows; `c` and `pad` are offsets into the pool."""
 
     id: Numbers
@@ -81,15 +82,15 @@ class Image(NamedTuple):
     pad: Numbers
 
 
-class Table:
+class SysbenchTable:
     """The rows of a table by number: row n has id FIRST_NUMBER + n."""
 
     def __init__(self, random: np.random.Generator) -> None:
         self._random = random
         self.count = 0
-        self._values = {name: np.zeros(1024, np.int32) for name in Image._fields[1:]}
+        self._values = {name: np.zeros(1024, np.int32) for name in RowImages._fields[1:]}
 
-    def insert(self, count: int) -> Image:
+    def insert(self, count: int) -> RowImages:
         """Insert `count` new rows and return their values."""
         numbers = np.arange(self.count, self.count + count)
         self.count += count
@@ -99,14 +100,14 @@ class Table:
             values[numbers] = self._draw_values(name, count)
         return self._build_image(numbers)
 
-    def change(self, numbers: Numbers, sets: dict[str, Numbers]) -> tuple[Image, Image]:
+    def change(self, numbers: Numbers, sets: dict[str, Numbers]) -> tuple[RowImages, RowImages]:
         """Change rows `numbers` in order (a row may occur more than once); return (before, after) of each change.
 
         `sets`: for each column, a mask of the changes that give it a new value.
         """
         pairs = {name: self._chain_values(name, numbers, mask) for name, mask in sets.items()}
         ids = FIRST_NUMBER + numbers
-        return tuple(Image(ids, *(pairs[name][half] for name in Image._fields[1:])) for half in (0, 1))  # type: ignore[return-value]
+        return tuple(RowImages(ids, *(pairs[name][half] for name in RowImages._fields[1:])) for half in (0, 1))  # type: ignore[return-value]
 
     def _chain_values(self, name: str, numbers: Numbers, sets: Numbers) -> tuple[Numbers, Numbers]:
         base, count = self._values[name], len(numbers)
@@ -128,26 +129,26 @@ class Table:
         low, high = (FIRST_NUMBER, LAST_NUMBER) if name == "k" else (0, _POOL_BYTES - C_BYTES)
         return self._random.integers(low, high, count, np.int32)
 
-    def _build_image(self, numbers: Numbers) -> Image:
-        return Image(FIRST_NUMBER + numbers, *(self._values[name][numbers] for name in Image._fields[1:]))
+    def _build_image(self, numbers: Numbers) -> RowImages:
+        return RowImages(FIRST_NUMBER + numbers, *(self._values[name][numbers] for name in RowImages._fields[1:]))
 
-    def read_rows(self) -> Image:
+    def read_rows(self) -> RowImages:
         """Return the current values of all rows."""
         return self._build_image(np.arange(self.count))
 
 
-class Writer:
+class SysbenchWriter:
     """Generates the transactions of a load from a seed; `tables` hold the rows expected after those generated."""
 
-    def __init__(self, load: Load, seed: int = 1) -> None:
+    def __init__(self, load: SysbenchLoad, seed: int = 1) -> None:
         self._random = np.random.default_rng(seed)
         self._pool = np.frombuffer(_draw_digits(self._random), np.uint8)
         self.load = load
-        self.tables = [Table(self._random) for _ in range(load.tables)]
+        self.tables = [SysbenchTable(self._random) for _ in range(load.tables)]
         windows = np.lib.stride_tricks.sliding_window_view
         self._views = {"c": windows(self._pool, C_BYTES), "pad": windows(self._pool, PAD_BYTES)}
 
-    def build_block(self, roles: tuple[Role, ...], first: int, count: int) -> list[list[Image]]:
+    def build_block(self, roles: tuple[RowRole, ...], first: int, count: int) -> list[list[RowImages]]:
         """Generate `count` transactions from number `first`: by role, its row images, one row per transaction."""
         numbers = np.arange(first, first + count)
         by_table = [self._on_table(position, table, roles, numbers) for position, table in enumerate(self.tables)]
@@ -170,12 +171,12 @@ class Writer:
             yield row_id, k, pool[c : c + C_BYTES], pool[pad : pad + PAD_BYTES]
 
     def _on_table(
-        self, position: int, table: Table, roles: tuple[Role, ...], numbers: Numbers
-    ) -> list[tuple[Image, ...]]:
+        self, position: int, table: SysbenchTable, roles: tuple[RowRole, ...], numbers: Numbers
+    ) -> list[tuple[RowImages, ...]]:
         """Return for each role the images in `table`, a row per transaction; zero where it acts on another table."""
         count = len(numbers)
         own = (position - numbers) % len(self.tables)
-        by_role: list[tuple[Image, ...]] = [()] * len(roles)
+        by_role: list[tuple[RowImages, ...]] = [()] * len(roles)
         older = [number for number, role in enumerate(roles) if role.op != "insert"]
         known = table.count
         for number in (number for number in range(len(roles)) if number not in older):
@@ -185,7 +186,9 @@ class Writer:
         mine = np.isin(own, older)
         if older and mine.any():
             roles_of = own[mine]
-            sets = {name: np.isin(roles_of, [n for n in older if name in roles[n].sets]) for name in Image._fields[1:]}
+            sets = {
+                name: np.isin(roles_of, [n for n in older if name in roles[n].sets]) for name in RowImages._fields[1:]
+            }
             halves = table.change(self._random.integers(0, min(known, self.load.rows), int(mine.sum())), sets)
             for number in older:
                 by_role[number] = tuple(_spread(half, mine) for half in halves)
@@ -193,18 +196,18 @@ class Writer:
         return by_role
 
 
-def _spread(image: Image, mask: Numbers) -> Image:
+def _spread(image: RowImages, mask: Numbers) -> RowImages:
     """Return an image as long as `mask`, with the rows of `image` where `mask` is true and zeros elsewhere."""
-    out = Image(*(np.zeros(len(mask), column.dtype) for column in image))
+    out = RowImages(*(np.zeros(len(mask), column.dtype) for column in image))
     for whole, column in zip(out, image, strict=True):
         whole[mask] = column
     return out
 
 
-def _pick(images: list[Image], at: Numbers) -> Image:
+def _pick(images: list[RowImages], at: Numbers) -> RowImages:
     """Return the image whose row n is row n of images[at[n]]."""
     rows = np.arange(len(at))
-    return Image(*(np.stack(columns)[at, rows] for columns in zip(*images, strict=True)))
+    return RowImages(*(np.stack(columns)[at, rows] for columns in zip(*images, strict=True)))
 
 
 def _draw_digits(random: np.random.Generator) -> bytes:

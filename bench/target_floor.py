@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import psutil
 from pymysql.cursors import SSCursor
-from sysbench_rows import DB, Writer
+from sysbench_rows import DB, SysbenchWriter
 
 from deploy.local.mariadb import MariaDb
 
@@ -27,7 +27,7 @@ class Floor:
     client_cpu: float
 
 
-def check_rows(target: MariaDb, writer: Writer) -> list[str]:
+def check_rows(target: MariaDb, writer: SysbenchWriter) -> list[str]:
     """Compare each table row by row with the rows written; return a text per table that differs."""
     wrong = []
     with target.connect() as connection, connection.cursor(SSCursor) as cursor:
@@ -41,7 +41,7 @@ def check_rows(target: MariaDb, writer: Writer) -> list[str]:
     return wrong
 
 
-def measure_floor(target: MariaDb, writer: Writer) -> Floor:
+def measure_floor(target: MariaDb, writer: SysbenchWriter) -> Floor:
     """Empty the tables and write the rows of `writer` as prepared REPLACE statements over CONNECTIONS connections."""
     texts = list(_render_statements(writer))
     with target.connect() as connection, connection.cursor() as cursor:
@@ -71,12 +71,12 @@ def measure_floor(target: MariaDb, writer: Writer) -> Floor:
     return floor
 
 
-def list_table_names(writer: Writer) -> list[str]:
+def list_table_names(writer: SysbenchWriter) -> list[str]:
     """Return the names of the load's tables."""
     return [f"sbtest{number + 1}" for number in range(len(writer.tables))]
 
 
-def _render_statements(writer: Writer) -> list[bytes]:
+def _render_statements(writer: SysbenchWriter) -> list[bytes]:
     texts = []
     for number, name in enumerate(list_table_names(writer)):
         lines = writer.iterate_rows(number)

@@ -34,7 +34,7 @@ _PAGES_S = 120.0  # the first request compiles the server's pages
 
 
 @dataclass(frozen=True)
-class Job:
+class WindowJob:
     """What to run: the replication's settings, the way (see WAYS), and the other processes by name.
 
     `remote`: address of a Spark Connect server; `jobs`: URL of its REST interface; `flame`: a folder for the stacks of
@@ -50,7 +50,7 @@ class Job:
 
 
 @dataclass
-class Cost:
+class StageCost:
     """Cost of a stage or of a whole run. `cpu`: seconds by process."""
 
     seconds: float = 0.0
@@ -68,11 +68,11 @@ class Cost:
 
 
 @dataclass
-class Run:
+class WindowRun:
     """The windows of one request. `peak`: peak MiB of each process; `written`: MiB that it wrote to disk."""
 
-    whole: Cost
-    stages: dict[str, Cost]
+    whole: StageCost
+    stages: dict[str, StageCost]
     windows: int
     jobs: int
     peak: dict[str, float]
@@ -86,7 +86,7 @@ class Meter:
     def __init__(self, others: dict[str, int]) -> None:
         self._others = {name: psutil.Process(pid) for name, pid in others.items()}
         self._self = psutil.Process()
-        self.stages: dict[str, Cost] = {}
+        self.stages: dict[str, StageCost] = {}
         self.overlap = False
         self._running = 0
 
@@ -118,7 +118,7 @@ class Meter:
         began, before = time.perf_counter(), self.read_cpu()
         yield
         rows = sum(stage_result.rows for stage_result in result)
-        self.stages.setdefault(name, Cost()).add(time.perf_counter() - began, before, self.read_cpu(), rows)
+        self.stages.setdefault(name, StageCost()).add(time.perf_counter() - began, before, self.read_cpu(), rows)
         self._running -= 1
 
     def _list_processes(self) -> dict[str, list[psutil.Process]]:
@@ -177,7 +177,7 @@ def _read_written_mib(process: psutil.Process) -> float:
 
 def serve(wire: Connection) -> None:
     """Run windows up to each commit_ts that `wire` delivers; end at None."""
-    job: Job = wire.recv()
+    job: WindowJob = wire.recv()
     meter = Meter(job.others)
     if job.jobs:
         _count_remote_jobs(job.jobs)  # the server's slow first page must not count as cost of a window
@@ -195,14 +195,16 @@ def serve(wire: Connection) -> None:
         with sample_stacks(job.flame and not first and job.flame):
             while reached() < until:
                 windows += bool(run_window(build_context()))
-        whole = Cost()
+        whole = StageCost()
         whole.add(time.perf_counter() - clock + began, before, meter.read_cpu(), 0)
         after = {name: size - written.get(name, 0.0) for name, size in meter.read_written().items()}
-        wire.send(Run(whole, meter.stages, windows, _count_jobs(job) - jobs, meter.read_peak(), after, meter.overlap))
+        wire.send(
+            WindowRun(whole, meter.stages, windows, _count_jobs(job) - jobs, meter.read_peak(), after, meter.overlap)
+        )
         first = False
 
 
-def _prepare(job: Job, meter: Meter) -> tuple[Callable[..., Any], Callable[[], Any], Callable[[], int]]:
+def _prepare(job: WindowJob, meter: Meter) -> tuple[Callable[..., Any], Callable[[], Any], Callable[[], int]]:
     """Return functions that run a window, make its context, and return the commit_ts that the target has reached."""
     import logging
 
@@ -236,7 +238,7 @@ def _prepare(job: Job, meter: Meter) -> tuple[Callable[..., Any], Callable[[], A
     return runner.run_window, build_context, lambda: build_context().windows.find_greatest_hi("finalize") or 0
 
 
-def _open_session(job: Job) -> Any:
+def _open_session(job: WindowJob) -> Any:
     if job.remote:
         from binlake.spark_jobs.engine.connect import connect_session
 
@@ -246,7 +248,7 @@ def _open_session(job: Job) -> Any:
     return start_classic_session("bench", None if job.way == "submit" else "local[2]")
 
 
-def _count_jobs(job: Job) -> int:
+def _count_jobs(job: WindowJob) -> int:
     """Number of Spark jobs so far; 0 without a session."""
     if job.jobs:
         return _count_remote_jobs(job.jobs)

@@ -12,7 +12,7 @@ import sysconfig
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from binlake.config.reference import render_reference
@@ -230,6 +230,23 @@ def find_made_names(source: str) -> list[str]:
     return re.findall(r"^\s*(?:async )?def (_*make_\w+)", source, re.MULTILINE)
 
 
+def check_class_names() -> None:
+    """Check that no two public classes outside tests and generated files share a name: a reader searches by name."""
+    names = ((path.relative_to(ROOT).as_posix(), path) for path in _list_citing_files() if path.suffix == ".py")
+    sources = {name: path.read_text("utf-8") for name, path in names if not name.startswith("tests/")}
+    if same := find_repeated_classes({name: text for name, text in sources.items() if "_pb2" not in name}):
+        raise CheckError("classes of the same name:\n  " + "\n  ".join(same))
+
+
+def find_repeated_classes(sources: Mapping[str, str]) -> list[str]:
+    """`class: files` for each public class that several of `sources` (by the file's name) define."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for name, text in sources.items():
+        for one in re.findall(r"^class ([A-Z]\w*)", text, re.MULTILINE):
+            places[one].append(name)
+    return [f"{one}: {', '.join(names)}" for one, names in sorted(places.items()) if len(names) > 1]
+
+
 def check_test_names(tests: Path = ROOT / "tests") -> None:
     """Check that no two test files share a name: pytest imports them as top-level modules, so only one would run."""
     places: dict[str, list[str]] = defaultdict(list)
@@ -251,6 +268,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "citations": check_citations,
     "links": check_links,
     "names": check_names,
+    "class names": check_class_names,
     "test names": check_test_names,
 }
 MAKERS: dict[str, Callable[[], None]] = {"proto": write_proto, "docs": write_reference}

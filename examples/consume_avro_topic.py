@@ -16,7 +16,7 @@ _COMMIT_EVERY = 1000
 _HEADER = 5
 
 
-class Schemas:
+class RegistrySchemas:
     """The schemas that messages refer to by id; each is requested once from the registry."""
 
     def __init__(self, registry: str) -> None:
@@ -33,7 +33,7 @@ class Schemas:
         return schema, fastavro.schemaless_reader(io.BytesIO(body[_HEADER:]), schema, None)
 
 
-def consume(consumer: Consumer, schemas: Schemas, replica: Replica, topic: str, *, follow: bool) -> None:
+def consume(consumer: Consumer, schemas: RegistrySchemas, replica: Replica, topic: str, *, follow: bool) -> None:
     """Apply the messages of all partitions, from the replica's positions on."""
     unfinished = set(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
     consumer.assign(
@@ -81,7 +81,7 @@ def main() -> None:
     }
     replica = Replica(args.database, args.topic)
     with Consumer(settings) as consumer:
-        consume(consumer, Schemas(args.registry), replica, args.topic, follow=args.follow)
+        consume(consumer, RegistrySchemas(args.registry), replica, args.topic, follow=args.follow)
     replica.close()
 
 

@@ -15,7 +15,7 @@ Row = Mapping[str, Any]
 _EXTENSION = ("_tidb_op", "_tidb_commit_ts", "_tidb_commit_physical_time")
 
 
-class Replica:
+class SqliteReplica:
     """The table `name` in the database `path`; `positions`: how far each partition or table has been read."""
 
     def __init__(self, path: str, name: str) -> None:

@@ -66,7 +66,7 @@ class Reading:
             yield f"{self.name}{_format_labels([(self._label, value)] if self._label else [])} {_format_number(number)}"
 
 
-class Series:
+class HistogramSeries:
     """The observations of one label combination, made by `Histogram.get_series`.
 
     A caller that observes often stores it.
@@ -113,13 +113,13 @@ class Histogram:
         self.text = text
         self._labels = tuple(labels)
         self._buckets = list(buckets)
-        self._series: dict[Labels, Series] = {}
+        self._series: dict[Labels, HistogramSeries] = {}
         self._lock = threading.Lock()
 
-    def get_series(self, *labels: str) -> Series:
+    def get_series(self, *labels: str) -> HistogramSeries:
         """The series of these label values."""
         with self._lock:
-            return self._series.setdefault(labels, Series(self._buckets))
+            return self._series.setdefault(labels, HistogramSeries(self._buckets))
 
     def render_samples(self) -> Iterator[str]:
         """The lines of the page: cumulative buckets, sum, count."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from support.shop import Shop
 
     from deploy.local.apicurio import Apicurio
-    from deploy.local.kafka import Kafka
+    from deploy.local.kafka import KafkaBroker
     from deploy.local.s3 import S3
 
 # Verifying the bytecode of some 15,000 classes takes a tenth of each start.
@@ -286,11 +286,11 @@ def etcd_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[Kafka]:
+def kafka() -> Iterator[KafkaBroker]:
     """A real Kafka of one broker."""
-    from deploy.local.kafka import Kafka
+    from deploy.local.kafka import KafkaBroker
 
-    with Kafka() as server:
+    with KafkaBroker() as server:
         yield server
 
 

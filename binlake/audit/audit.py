@@ -38,12 +38,12 @@ from binlake.lake.rowhistory import (
     match_table,
     read_changes,
 )
-from binlake.lake.seek import Budget, Slice, find_newest
+from binlake.lake.seek import Slice, TimeBudget, find_newest
 from binlake.lake.shardlocks import read_locks, read_target_tables_at
-from binlake.lake.transactions import Transaction, find_transaction
+from binlake.lake.transactions import LandedTransaction, find_transaction
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.rows import read_mirror_texts
-from binlake.mirror.versions import IN_PART, MirrorVersion, MirrorVersions
+from binlake.mirror.versions import IN_PART, MirrorState, MirrorVersions
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
@@ -63,7 +63,7 @@ class TableAsOf:
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     inexact: str
-    base: MirrorVersion
+    base: MirrorState
 
 
 class Audit:
@@ -145,7 +145,7 @@ class Audit:
         *,
         upto: int | None,
         count: int,
-        budget: Budget,
+        budget: TimeBudget,
         most: int,
         after: int = -1,
     ) -> Slice:
@@ -159,8 +159,8 @@ class Audit:
         return find_newest(self.paths, after, upto, where, count, budget, most)
 
     def find_transaction(
-        self, ts: int, first: int = 0, count: int | None = None, budget: Budget | None = None
-    ) -> Transaction | None:
+        self, ts: int, first: int = 0, count: int | None = None, budget: TimeBudget | None = None
+    ) -> LandedTransaction | None:
         """The landed transaction or DDL with this commit_ts or start_ts, or None.
 
         It has `count` row changes (None: all), starting at index `first`. Raises OutOfTime when `budget` runs out.
@@ -205,12 +205,12 @@ class Audit:
                 found[db, table] = version.inexact
         return {name: why for name, why in found.items() if why}
 
-    def find_base_version(self, db: str, table: str, ts: int) -> MirrorVersion:
+    def find_base_version(self, db: str, table: str, ts: int) -> MirrorState:
         """The mirror's version from which to derive the state at `ts` with `mutation`. Raises LostRange."""
         self.clip_range(-1, ts)
         return self.look_up_base_version(db, table, ts)
 
-    def look_up_base_version(self, db: str, table: str, ts: int) -> MirrorVersion:
+    def look_up_base_version(self, db: str, table: str, ts: int) -> MirrorState:
         """As `find_base_version`, for a `ts` that `clip_range` has accepted."""
         base = self._versions.find_at(db, table, ts)
         if base is None or base.dropped:
@@ -218,7 +218,7 @@ class Audit:
         self._require_mirror_is_current(base, ts)
         return base
 
-    def find_changes_start_ts(self, base: MirrorVersion, ts: int) -> int:
+    def find_changes_start_ts(self, base: MirrorState, ts: int) -> int:
         """The latest commit_ts after which row changes must be read for the state at `ts`.
 
         A table has a version per window that changed it, so it is unchanged until the next version, or up to the
@@ -250,7 +250,7 @@ class Audit:
     def _mirrored(self) -> int:
         return self._log.find_greatest_hi("mirror") or 0
 
-    def find_base_end_ts(self, base: MirrorVersion) -> int:
+    def find_base_end_ts(self, base: MirrorState) -> int:
         """The commit_ts after which row changes are not in `base`.
 
         It is the version's hi, except directly after a DDL that takes effect before its commit_ts: earlier rows follow
@@ -261,7 +261,7 @@ class Audit:
             return base.hi
         return min(ddl.since for ddl in ahead) - 1
 
-    def read_base(self, base: MirrorVersion) -> Iterator[pa.RecordBatch]:
+    def read_base(self, base: MirrorState) -> Iterator[pa.RecordBatch]:
         """The rows of a mirror's version, in batches. Raises LostRange if it is beyond the retention."""
         if base.delta_version < 0:
             return
@@ -289,7 +289,7 @@ class Audit:
         """The tables after the last DDL at or before `ts`, by the target's names."""
         return read_target_tables_at(self.paths, self._naming, ts)
 
-    def _require_mirror_is_current(self, base: MirrorVersion, ts: int) -> None:
+    def _require_mirror_is_current(self, base: MirrorState, ts: int) -> None:
         """Require that no DDL of the table is between its mirror and `ts`. Raises LostRange."""
         for ddl in read_landed_ddls(self.paths, base.hi, ts):
             if any((t.db, t.name) == (base.db, base.table) for t in (*ddl.before.tables, *ddl.after.tables)):
@@ -299,12 +299,12 @@ class Audit:
                     hint="run the stage mirror, then run this again",
                 )
 
-    def _build_empty_base(self, db: str, table: str) -> MirrorVersion:
+    def _build_empty_base(self, db: str, table: str) -> MirrorState:
         """The base of a table without a mirror yet: empty at the lake's start, but inexact if the table is older."""
         first = self.read_merged_range()[0]
-        return MirrorVersion(db, table, -1, first, first, inexact=IN_PART)
+        return MirrorState(db, table, -1, first, first, inexact=IN_PART)
 
-    def _read_base_rows(self, definition: TableDef, base: MirrorVersion) -> list[Row]:
+    def _read_base_rows(self, definition: TableDef, base: MirrorState) -> list[Row]:
         if base.delta_version < 0:
             return []
         at = self.read_tables_at(base.hi).find(base.db, base.table) or definition
@@ -317,14 +317,14 @@ class Audit:
         names = list(texts)
         return [dict(zip(names, values, strict=True)) for values in zip(*texts.values(), strict=True)]
 
-    def read_rows_of(self, base: MirrorVersion) -> pa.dataset.Dataset:
+    def read_rows_of(self, base: MirrorState) -> pa.dataset.Dataset:
         """The rows of `base`. Raises DeltaError if the version is beyond the mirror's retention."""
         return open_dataset(load_table(self.paths.locate_mirror(base.db, base.table), version=base.delta_version))
 
-    def _name_damage(self, base: MirrorVersion) -> AbstractContextManager[None]:
+    def _name_damage(self, base: MirrorState) -> AbstractContextManager[None]:
         return name_damage(self.paths.locate_mirror(base.db, base.table), base.delta_version, missing=False)
 
-    def build_version_gone_error(self, base: MirrorVersion) -> LostRange:
+    def build_version_gone_error(self, base: MirrorState) -> LostRange:
         """The error for a version whose files or log are gone. It says from when on states are available."""
         versions = self._versions.read_versions(base.db, base.table)
         versions = [version for version in versions if version.hi >= base.hi]
@@ -341,7 +341,7 @@ class Audit:
             hint="`lake.retention-days` sets the retention; `mutation` has the row changes since the lake's start",
         )
 
-    def _is_readable(self, version: MirrorVersion) -> bool:
+    def _is_readable(self, version: MirrorState) -> bool:
         try:
             for fragment in self.read_rows_of(version).get_fragments():
                 fragment.count_rows()

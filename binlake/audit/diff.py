@@ -25,7 +25,7 @@ from binlake.ddl.definitions import derive_key_defaults
 from binlake.errors import ConfigError, LostRange, OutOfTime, SchemaError
 from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.rowhistory import Row, RowVersion, build_row_versions, match_table, read_change_table
-from binlake.lake.seek import Budget, read_at_most
+from binlake.lake.seek import TimeBudget, read_at_most
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
 
@@ -123,15 +123,17 @@ class TableDifference:
 
 
 @dataclass(frozen=True)
-class Limits:
+class DiffLimits:
     """What a page allows itself: row changes read, rows of a state, time."""
 
     changes: int
     rows: int
-    budget: Budget
+    budget: TimeBudget
 
 
-def diff_table(audit: Audit, name: tuple[str, str], lo: int, hi: int, limits: Limits | None = None) -> TableDifference:
+def diff_table(
+    audit: Audit, name: tuple[str, str], lo: int, hi: int, limits: DiffLimits | None = None
+) -> TableDifference:
     """The differences of the table `name` (db, table) from `lo` to `hi`. `limits`: None = none.
 
     Raises as Audit.read_table_as_of, ConfigError unless lo < hi, LostRange beyond the limits, OutOfTime.
@@ -150,7 +152,7 @@ def diff_table(audit: Audit, name: tuple[str, str], lo: int, hi: int, limits: Li
     return TableDifference(lo, hi, columns, _diff_changes(definition, changes), ())
 
 
-def _read_changes(audit: Audit, definition: TableDef, lo: int, hi: int, limits: Limits | None) -> pa.Table:
+def _read_changes(audit: Audit, definition: TableDef, lo: int, hi: int, limits: DiffLimits | None) -> pa.Table:
     where = match_table(definition.db, definition.name)
     if limits is None:
         return read_change_table(audit.paths, lo, hi, where)
@@ -190,7 +192,7 @@ def _diff_events(definition: TableDef, changes: Iterable[RowVersion]) -> Iterato
 
 
 def _diff_states(
-    audit: Audit, name: tuple[str, str], lo: int, hi: int, ddls: tuple[int, ...], limits: Limits | None
+    audit: Audit, name: tuple[str, str], lo: int, hi: int, ddls: tuple[int, ...], limits: DiffLimits | None
 ) -> TableDifference:
     before, after = (_read_state(audit, name, ts, limits) for ts in (lo, hi))
     if before is None and after is None:
@@ -202,7 +204,7 @@ def _diff_states(
     return TableDifference(lo, hi, columns, rows, ddls, inexact)
 
 
-def _read_state(audit: Audit, name: tuple[str, str], ts: int, limits: Limits | None) -> TableAsOf | None:
+def _read_state(audit: Audit, name: tuple[str, str], ts: int, limits: DiffLimits | None) -> TableAsOf | None:
     """The table at `ts`; None if it did not exist. Raises LostRange if it has more rows than a page compares."""
     if (definition := audit.read_tables_at(ts).find(*name)) is None or definition.kind != "table":
         return None

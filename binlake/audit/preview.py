@@ -19,10 +19,10 @@ from binlake.changes.net import NetChange, compute_net_changes
 from binlake.ddl.definitions import derive_key_defaults
 from binlake.errors import LostRange, OutOfTime
 from binlake.lake.rowhistory import Row, match_table
-from binlake.lake.seek import Budget, find_at_most
+from binlake.lake.seek import TimeBudget, find_at_most
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.rows import read_mirror_texts
-from binlake.mirror.versions import MirrorVersion
+from binlake.mirror.versions import MirrorState
 from binlake.rows.schema import TableDef
 
 MOST_CHANGES = 5000
@@ -49,7 +49,7 @@ class Preview:
     rows: tuple[Row, ...]
     more: bool
     changes: int
-    base: MirrorVersion
+    base: MirrorState
     key_columns: tuple[str, ...] = ()
 
     @property
@@ -59,7 +59,7 @@ class Preview:
 
 
 def preview_rows(
-    audit: Audit, log: WindowLog, name: tuple[str, str], ts: int, count: int, budget: Budget, first: int = 0
+    audit: Audit, log: WindowLog, name: tuple[str, str], ts: int, count: int, budget: TimeBudget, first: int = 0
 ) -> Preview:
     """`count` rows of the table `name` (db, table) after all changes at or below `ts`, without the `first` ones.
 
@@ -86,7 +86,7 @@ def preview_rows(
 
 
 def _read_net_changes(
-    audit: Audit, log: WindowLog, definition: TableDef, base: MirrorVersion, ts: int, budget: Budget
+    audit: Audit, log: WindowLog, definition: TableDef, base: MirrorState, ts: int, budget: TimeBudget
 ) -> tuple[list[NetChange], int]:
     """Net changes of the table between `base` and `ts`, and the number of row changes that they sum up."""
     since = audit.find_base_end_ts(base)
@@ -109,7 +109,7 @@ def _read_net_changes(
 
 
 def _read_unchanged_rows(
-    audit: Audit, definition: TableDef, base: MirrorVersion, net: list[NetChange], count: int
+    audit: Audit, definition: TableDef, base: MirrorState, net: list[NetChange], count: int
 ) -> tuple[list[Row], bool]:
     """`count` rows of `base` that `net` does not change; False if there are fewer because of their size."""
     if base.delta_version < 0 or count <= 0:

@@ -37,7 +37,7 @@ class StoreAddress:
     access: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-class Store(Protocol):
+class StoredFiles(Protocol):
     """Whole files by their path below the root, with `/` between folders. All methods raise Transient, Permanent."""
 
     shown: str
@@ -62,7 +62,7 @@ class Store(Protocol):
         """The paths of all files below `folder` ("" = all), sorted; [] if the folder does not exist."""
 
 
-def open_store(address: StoreAddress) -> Store:
+def open_store(address: StoreAddress) -> StoredFiles:
     """The store at `address`. Raises ConfigError."""
     return LocalStore(Path(address.root)) if address.scheme == "file" else ObjectStore(address)
 

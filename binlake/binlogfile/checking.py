@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from binlake.base.filestore import Store
+from binlake.base.filestore import StoredFiles
 from binlake.binlogfile.framing import DamagedFile
-from binlake.binlogfile.index import Index, IndexedFile, compute_checksum, read_index
+from binlake.binlogfile.index import BinlogIndex, IndexedFile, compute_checksum, read_index
 from binlake.binlogfile.names import BinlogFile, select_binlog_files
 from binlake.binlogfile.reading import Item, parse_item, read_file_records, read_first_commit_ts, require_files
 from binlake.errors import Permanent
@@ -38,7 +38,7 @@ class FolderReport:
     """A folder. `index`: the one that Binlake wrote, None for a drainer's files. `problems`: of the folder as a
     whole."""
 
-    index: Index | None
+    index: BinlogIndex | None
     files: list[FileReport]
     problems: list[str] = field(default_factory=list)
 
@@ -48,7 +48,7 @@ class FolderReport:
         return not self.problems and not any(file.problems for file in self.files)
 
 
-def list_files(store: Store) -> FolderReport:
+def list_files(store: StoredFiles) -> FolderReport:
     """List files by names and index; without an index, read the first record of each. Raises Permanent, Transient."""
     index = read_index(store)
     if index is not None:
@@ -59,7 +59,7 @@ def list_files(store: Store) -> FolderReport:
     return FolderReport(None, reports, _find_gaps(files))
 
 
-def verify_files(store: Store, see: See | None = None) -> FolderReport:
+def verify_files(store: StoredFiles, see: See | None = None) -> FolderReport:
     """Read all files, check all checksums, and compare with the index. Raises Permanent if the index is damaged,
     Transient."""
     index = read_index(store)
@@ -79,7 +79,7 @@ def verify_files(store: Store, see: See | None = None) -> FolderReport:
     return report
 
 
-def _verify_file(store: Store, file: BinlogFile, indexed: IndexedFile | None, see: See | None) -> FileReport:
+def _verify_file(store: StoredFiles, file: BinlogFile, indexed: IndexedFile | None, see: See | None) -> FileReport:
     report = FileReport(file.name, records=0)
     try:
         if indexed is not None:
@@ -119,7 +119,7 @@ def _list_differences(report: FileReport, indexed: IndexedFile) -> list[str]:
     ]
 
 
-def _require_crc(store: Store, indexed: IndexedFile) -> None:
+def _require_crc(store: StoredFiles, indexed: IndexedFile) -> None:
     """Check size and checksum of the file. Raises Permanent."""
     crc, left = 0, indexed.size
     with store.open(indexed.name) as stream:
@@ -149,7 +149,7 @@ def _find_gaps(files: Sequence[BinlogFile]) -> list[str]:
 
 
 def _find_unlisted_files(
-    files: Iterable[BinlogFile], expected: dict[str, IndexedFile], index: Index | None
+    files: Iterable[BinlogFile], expected: dict[str, IndexedFile], index: BinlogIndex | None
 ) -> list[str]:
     """Find files that conflict with the index. Files after its end belong to a window that is being written."""
     if index is None:

@@ -34,7 +34,7 @@ class DamagedFile(Permanent):
     """The content of a binlog file is damaged or missing at an offset."""
 
 
-class Record(NamedTuple):
+class FramedPayload(NamedTuple):
     """A `payload` at `offset` (bytes, after decompression for a compressed file)."""
 
     offset: int
@@ -70,7 +70,7 @@ def compress(content: bytes, compression: Compression) -> bytes:
 
 def read_records(
     stream: BinaryIO, name: str, compression: Compression = "none", *, torn_end: bool = False
-) -> Iterator[Record]:
+) -> Iterator[FramedPayload]:
     """All records of the file `name` in order.
 
     `torn_end`: an incomplete record at the file's end counts as the end, as in the original's last file, which a
@@ -88,7 +88,7 @@ def read_records(
                 if torn_end:
                     return
                 raise build_damage_error(cut, name, offset)
-            yield Record(offset, payload)
+            yield FramedPayload(offset, payload)
             offset += FRAME_BYTES + len(payload)
 
 

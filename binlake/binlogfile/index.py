@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from binlake.base.filestore import Store
+from binlake.base.filestore import StoredFiles
 from binlake.binlogfile.names import BinlogFile, parse_name
 from binlake.errors import Permanent
 
@@ -42,7 +42,7 @@ class IndexedFile:
 
 
 @dataclass(frozen=True)
-class Index:
+class BinlogIndex:
     """The files of `feed`, in order; together they have all transactions of (lo, hi].
 
     `time_zone`: the zone of the TIMESTAMP texts in them; "" in an old index without it.
@@ -65,7 +65,7 @@ class Index:
         return "\n".join([json.dumps(head, ensure_ascii=False), *lines, ""]).encode()
 
     @classmethod
-    def from_json(cls, content: bytes) -> Index:
+    def from_json(cls, content: bytes) -> BinlogIndex:
         """Parse what `to_json` wrote. Raises Permanent."""
         try:
             head, *rest = (json.loads(line) for line in content.decode().splitlines())
@@ -86,10 +86,10 @@ def compute_checksum(data: bytes, before: int = 0) -> int:
     return zlib.crc32(data, before)
 
 
-def read_index(store: Store) -> Index | None:
+def read_index(store: StoredFiles) -> BinlogIndex | None:
     """The index of a folder; None if it has none. Raises Permanent, Transient."""
     content = store.get(PATH)
-    return None if content is None else Index.from_json(content)
+    return None if content is None else BinlogIndex.from_json(content)
 
 
 def _parse_file(raw: Mapping[str, Any]) -> IndexedFile:

@@ -17,9 +17,9 @@ from typing import Any, BinaryIO
 import structlog
 from google.protobuf.message import DecodeError
 
-from binlake.base.filestore import Store
-from binlake.binlogfile.framing import Record, build_damage_error, read_records
-from binlake.binlogfile.index import Index, IndexedFile, read_index
+from binlake.base.filestore import StoredFiles
+from binlake.binlogfile.framing import FramedPayload, build_damage_error, read_records
+from binlake.binlogfile.index import BinlogIndex, IndexedFile, read_index
 from binlake.binlogfile.names import BinlogFile, require_sequence, select_binlog_files
 from binlake.errors import Permanent
 from binlake.rows.codec import datum as d
@@ -46,7 +46,7 @@ class FilePosition:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class BinlogColumn:
     """A value of a row. `tp`: MySQL's number of the type; `value`, `changed`: datums of TiDB's codec.
 
     Temporal types, DECIMAL and JSON are stored as texts (flag 2), ENUM, SET and BIT as numbers (BIT as bytes by older
@@ -63,17 +63,17 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class RowEvent:
+class BinlogRow:
     """A row change of `db`.`table`; `kind`: INSERT, UPDATE or DELETE."""
 
     db: str
     table: str
     kind: str
-    columns: tuple[Column, ...]
+    columns: tuple[BinlogColumn, ...]
 
 
 @dataclass(frozen=True)
-class Transaction:
+class BinlogTransaction:
     """A transaction; `message` is its protobuf message."""
 
     commit_ts: int
@@ -81,7 +81,7 @@ class Transaction:
     message: pb.Binlog
 
     @cached_property
-    def events(self) -> tuple[RowEvent, ...]:
+    def events(self) -> tuple[BinlogRow, ...]:
         """The row changes, in order. Raises DamagedFile."""
         try:
             return tuple(_parse_event(event) for event in self.message.dml_data.events)
@@ -90,7 +90,7 @@ class Transaction:
 
 
 @dataclass(frozen=True)
-class Ddl:
+class BinlogDdl:
     """A DDL: `sql` without the leading `use`; `db`: the database of that `use` (empty without one: CREATE DATABASE)."""
 
     commit_ts: int
@@ -99,11 +99,11 @@ class Ddl:
     sql: str
 
 
-Item = Transaction | Ddl
+Item = BinlogTransaction | BinlogDdl
 
 
 def read_items(
-    store: Store, first: int = 0, last: int | None = None, *, torn_end: bool = False, whole_range: bool = False
+    store: StoredFiles, first: int = 0, last: int | None = None, *, torn_end: bool = False, whole_range: bool = False
 ) -> Iterator[Item]:
     """The transactions and DDL of a folder that were committed from `first` to `last`, inclusive (None: to the end).
 
@@ -128,7 +128,7 @@ def decode_datum(datum: bytes) -> int | float | bytes | str | None:
         raise ValueError(f"a datum of {len(datum)} bytes cannot be read: {error}") from error
 
 
-def decode_value(column: Column, datum: bytes) -> int | float | bytes | str | None:
+def decode_value(column: BinlogColumn, datum: bytes) -> int | float | bytes | str | None:
     """The value of a column's datum: text, except for binary types. Raises ValueError for a damaged datum."""
     value = decode_datum(datum)
     if not isinstance(value, bytes) or column.mysql_type in _BINARY:
@@ -141,28 +141,28 @@ def decode_value(column: Column, datum: bytes) -> int | float | bytes | str | No
 
 
 def read_file_records(
-    store: Store, file: BinlogFile, *, indexed: IndexedFile | None = None, torn_end: bool = False
-) -> Iterator[Record]:
+    store: StoredFiles, file: BinlogFile, *, indexed: IndexedFile | None = None, torn_end: bool = False
+) -> Iterator[FramedPayload]:
     """The records of one file, up to the size in `indexed`. Raises DamagedFile, Permanent, Transient."""
     with store.open(file.name) as stream:
         source = stream if indexed is None else _limit_stream(stream, indexed)
         yield from read_records(source, file.name, file.compression, torn_end=torn_end)
 
 
-def read_first_commit_ts(store: Store, file: BinlogFile) -> int | None:
+def read_first_commit_ts(store: StoredFiles, file: BinlogFile) -> int | None:
     """The commit_ts with which a file begins; None for an empty file. Raises DamagedFile, Transient."""
     for record in read_file_records(store, file, torn_end=True):
         return parse_item(record, file.name).commit_ts
     return None
 
 
-def require_files(store: Store, index: Index | None, files: Sequence[BinlogFile]) -> None:
+def require_files(store: StoredFiles, index: BinlogIndex | None, files: Sequence[BinlogFile]) -> None:
     """Raises Permanent for a folder without binlog files and without an index."""
     if index is None and not files:
         raise Permanent("there are no binlog files", where={"folder": store.shown}, hint="check the path of the folder")
 
 
-def parse_item(record: Record, name: str) -> Item:
+def parse_item(record: FramedPayload, name: str) -> Item:
     """Parse a record of the file `name`. Raises DamagedFile."""
     place = FilePosition(name, record.offset)
     try:
@@ -170,11 +170,11 @@ def parse_item(record: Record, name: str) -> Item:
     except DecodeError as error:
         raise build_damage_error("a record is not a binlog", name, record.offset) from error
     if message.tp == pb.DML:
-        return Transaction(message.commit_ts, place, message)
+        return BinlogTransaction(message.commit_ts, place, message)
     text = message.ddl_query.decode("utf-8", "surrogateescape")
     use = _USE.match(text)
     sql = (text[use.end() :] if use else text).strip().rstrip(";").rstrip()
-    return Ddl(message.commit_ts, place, _unquote(use[1]) if use else "", sql)
+    return BinlogDdl(message.commit_ts, place, _unquote(use[1]) if use else "", sql)
 
 
 def _unquote(name: str) -> str:
@@ -182,7 +182,7 @@ def _unquote(name: str) -> str:
 
 
 class _Reader:
-    def __init__(self, store: Store, torn_end: bool) -> None:
+    def __init__(self, store: StoredFiles, torn_end: bool) -> None:
         index, files = read_index(store), select_binlog_files(store.list(""))
         self._store, self._torn_end = store, torn_end
         self._indexed = {} if index is None else {file.name: file for file in index.files}
@@ -222,11 +222,11 @@ class _Reader:
                 if item.commit_ts >= first:
                     yield item
 
-    def _read_records(self, file: BinlogFile, files: Sequence[BinlogFile]) -> Iterator[Record]:
+    def _read_records(self, file: BinlogFile, files: Sequence[BinlogFile]) -> Iterator[FramedPayload]:
         indexed, torn = self._indexed.get(file.name), self._torn_end and not self._is_indexed and file == files[-1]
         return read_file_records(self._store, file, indexed=indexed, torn_end=torn)
 
-    def _is_repeated(self, item: Item, record: Record, before: tuple[int, bytes]) -> bool:
+    def _is_repeated(self, item: Item, record: FramedPayload, before: tuple[int, bytes]) -> bool:
         """Whether the record repeats one that the original wrote before it was killed."""
         is_earlier = item.commit_ts < before[0]
         if is_earlier and self._is_indexed:
@@ -251,21 +251,21 @@ class _Reader:
         return read_first_commit_ts(self._store, file)
 
 
-def _list_indexed_files(index: Index, files: Sequence[BinlogFile]) -> list[BinlogFile]:
+def _list_indexed_files(index: BinlogIndex, files: Sequence[BinlogFile]) -> list[BinlogFile]:
     """The files of the index, and other files with the number of one of them: copies, or files of another writer."""
     indexed = [file.file for file in index.files]
     numbers, names = {file.index for file in indexed}, {file.name for file in indexed}
     return sorted([*indexed, *(file for file in files if file.index in numbers and file.name not in names)])
 
 
-def _parse_event(event: pb.Event) -> RowEvent:
+def _parse_event(event: pb.Event) -> BinlogRow:
     columns = tuple(_parse_column(pb.Column.FromString(raw), event.tp) for raw in event.row)
-    return RowEvent(event.schema_name, event.table_name, _KINDS[event.tp], columns)
+    return BinlogRow(event.schema_name, event.table_name, _KINDS[event.tp], columns)
 
 
-def _parse_column(raw: pb.Column, kind: Any) -> Column:
+def _parse_column(raw: pb.Column, kind: Any) -> BinlogColumn:
     changed = raw.changed_value if kind == pb.Update else None
-    return Column(raw.name, raw.tp[0], raw.mysql_type, raw.value, changed)
+    return BinlogColumn(raw.name, raw.tp[0], raw.mysql_type, raw.value, changed)
 
 
 class _LimitedStream(io.RawIOBase):
@@ -293,7 +293,7 @@ def _limit_stream(stream: BinaryIO, indexed: IndexedFile) -> BinaryIO:
     return io.BufferedReader(_LimitedStream(stream, indexed), 1 << 20)
 
 
-def _build_lacking_range_error(store: Store, wanted: tuple[int, int | None], held: str) -> Permanent:
+def _build_lacking_range_error(store: StoredFiles, wanted: tuple[int, int | None], held: str) -> Permanent:
     first, last = wanted
     return Permanent(
         "the binlog files do not contain the whole range",

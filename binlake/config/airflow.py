@@ -12,7 +12,7 @@ ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 """`package.module.name`."""
 
 
-class Notify(Section):
+class NotifySection(Section):
     """Notification when a run fails or a deadline passes: any notifier of Airflow's providers, or a callable."""
 
     notifier: ImportPath = Field(
@@ -25,7 +25,7 @@ class Notify(Section):
     )
 
 
-class NotifyOnLag(Notify):
+class NotifyOnLag(NotifySection):
     """Notification when landing or the SQL sink lags behind the source."""
 
     seconds: int = Field(
@@ -68,7 +68,7 @@ class MaintainRuns(Section):
     schedule: str = Field("@daily", description="as airflow.schedule; empty = manual runs only")
 
 
-class Airflow(Section):
+class AirflowSection(Section):
     """How the DAGs of this replication run."""
 
     schedule: str = Field(
@@ -118,7 +118,7 @@ class Airflow(Section):
     deadline_s: int | None = Field(
         None, ge=1, description="a sync run that has not ended this long after it was queued calls on-failure"
     )
-    on_failure: Notify | None = Field(
+    on_failure: NotifySection | None = Field(
         None,
         description="called on a failure, and when a table is set aside or differs after a DDL; absent = shown only"
         " on Airflow's pages",

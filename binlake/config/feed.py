@@ -61,7 +61,7 @@ class TopicRule(Section):
     )
 
 
-class Csv(Section):
+class CsvSection(Section):
     """How a feed with protocol csv writes a line, as TiCDC's `[sink.csv]`."""
 
     delimiter: str = Field(",", min_length=1, max_length=3, description="separator of values")
@@ -76,7 +76,7 @@ class Csv(Section):
     binary_encoding_method: Literal["base64", "hex"] = Field("base64", description="encoding of BINARY and BLOB")
 
     @model_validator(mode="after")
-    def _require_readable(self) -> Csv:
+    def _require_readable(self) -> CsvSection:
         signs = self.delimiter + self.quote
         bad = any(sign in "\r\n\\" or ord(sign) > _ASCII for sign in signs)
         if bad or (self.quote and self.quote in self.delimiter):
@@ -95,7 +95,7 @@ class Csv(Section):
         )  # fmt: skip
 
 
-class Feed(Section):
+class FeedSection(Section):
     """Row changes as messages, in commit order."""
 
     name: str = Field(pattern=r"^[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*$", max_length=128, description="the changefeed's id")
@@ -121,7 +121,7 @@ class Feed(Section):
         True,
         description="publish windows in Kafka transactions, each message exactly once; false: at least once, in order",
     )
-    csv: Csv = Field(Csv(), description="format of the lines of protocol csv")
+    csv: CsvSection = Field(CsvSection(), description="format of the lines of protocol csv")
     terminator: Literal["\r\n", "\n"] = Field("\r\n", description="line end in files of canal-json and csv")
     start_ts: CommitTs = Field(
         "", description="commit_ts after which the feed begins (0: the beginning); empty = with its first window"
@@ -134,7 +134,7 @@ class Feed(Section):
     )
 
     @model_validator(mode="after")
-    def _require_end_after_start(self) -> Feed:
+    def _require_end_after_start(self) -> FeedSection:
         if self.target_ts and int(self.target_ts) <= int(self.start_ts or 0):
             raise ValueError(f"target-ts {self.target_ts} is not above start-ts {self.start_ts}")
         return self

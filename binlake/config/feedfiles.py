@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from binlake.base.tomlfile import build_readable_error, read_toml, write_toml
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
 
@@ -45,12 +45,12 @@ def merge_feed_files(replication: Replication, replication_file: Path) -> Replic
     return replication.model_copy(update={"feed": (*replication.feed, *(feed for _, feed in feeds))})
 
 
-def read_feed_file(path: Path) -> Feed:
+def read_feed_file(path: Path) -> FeedSection:
     """Read the feed of one file. Raises ConfigError."""
     try:
-        feed = Feed.model_validate(read_toml(path))
+        feed = FeedSection.model_validate(read_toml(path))
     except ValidationError as error:
-        raise build_readable_error(error, Feed, path) from None
+        raise build_readable_error(error, FeedSection, path) from None
     except OSError as error:
         raise ConfigError(
             f"a feed's file cannot be read: {error.strerror}",
@@ -66,11 +66,11 @@ def read_feed_file(path: Path) -> Feed:
     return feed
 
 
-def write_feed_file(path: Path, feed: Feed) -> None:
+def write_feed_file(path: Path, feed: FeedSection) -> None:
     """Write the feed's file atomically, readable only by its owner."""
     write_toml(path, feed.model_dump(mode="json", by_alias=True, exclude_unset=True), private=True)
 
 
-def _read_feeds(replication_file: Path, replication: str) -> Iterator[tuple[Path, Feed]]:
+def _read_feeds(replication_file: Path, replication: str) -> Iterator[tuple[Path, FeedSection]]:
     for path in list_feed_files(replication_file, replication):
         yield path, read_feed_file(path)

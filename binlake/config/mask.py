@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from binlake.base.sections.values import Section
 
 
-class Mask(Section):
+class MaskSection(Section):
     """Columns whose values the pages and their files hide from those who may not edit the replication's DAG."""
 
     columns: tuple[str, ...] = Field(

@@ -18,18 +18,18 @@ from binlake.base.sections.rules import (
     DdlReplacement,
     EventRule,
     ExpressionRule,
-    Filter,
-    Loopback,
+    FilterSection,
+    LoopbackSection,
     RouteRule,
     ShardMode,
 )
-from binlake.base.sections.security import Security, SqlSecurity
+from binlake.base.sections.security import SecuritySection, SqlSecurity
 from binlake.base.sections.values import HostText, NameList, Section, TableName, TsText
-from binlake.config.airflow import Airflow
-from binlake.config.feed import Feed
-from binlake.config.mask import Mask
-from binlake.config.validation import Validation
-from binlake.config.window import Window
+from binlake.config.airflow import AirflowSection
+from binlake.config.feed import FeedSection
+from binlake.config.mask import MaskSection
+from binlake.config.validation import ValidationSection
+from binlake.config.window import WindowSection
 from binlake.errors import ConfigError
 from binlake.pipeline import Stage, select_stages
 from binlake.rows.schema.session import read_zone
@@ -71,7 +71,7 @@ class SourceSnapshot(Section):
     )
 
 
-class Source(Section):
+class SourceSection(Section):
     """Where binlogs and schemas come from."""
 
     pd_urls: NameList = Field(("http://127.0.0.1:2379",), description="addresses of PD (TSO and registry), comma list")
@@ -114,7 +114,7 @@ class Source(Section):
         " session and no setting of the source changes them from a new server's, which the target then uses",
     )
     timeout_s: float = Field(10.0, gt=0, description="timeout of a call to PD, a pump or the status port, in seconds")
-    security: Security = Field(Security())
+    security: SecuritySection = Field(SecuritySection())
     sql: SourceSql | None = Field(None, description="absent = the DDL history is read from the status port")
     snapshot: SourceSnapshot = Field(SourceSnapshot())
 
@@ -149,7 +149,7 @@ class LakeStorage(Section):
     )
 
 
-class Lake(Section):
+class LakeSection(Section):
     """Where the Delta tables live."""
 
     path: str = Field(description="root folder, or `s3://bucket/prefix`; tables are under <path>/<replication>/")
@@ -177,7 +177,7 @@ _BATCH, _ORDERED_BATCH = 1000, 100
 """Rows per batch: if the order within a phase does not matter, and if it does (DM's default)."""
 
 
-class Target(Section):
+class TargetSection(Section):
     """The SQL sink."""
 
     db_type: Dialect = Field("mysql", description="dialect of the target")
@@ -275,7 +275,7 @@ class Target(Section):
         return _ORDERED_BATCH if self.mode == "ordered" else _BATCH
 
 
-class Relay(Section):
+class RelaySection(Section):
     """Relay files: a window's statements outside the lake, for `binlake recover` if the lake is lost too."""
 
     log_dir: str = Field(
@@ -291,7 +291,7 @@ class Relay(Section):
     )
 
 
-class Mirror(Section):
+class MirrorSection(Section):
     """Typed Delta replicas."""
 
     enabled: bool = Field(True, description="write <lake>/<replication>/mirror/<db>/<table>")
@@ -317,10 +317,10 @@ class Replication(Section):
         description="keys whose password may be in this file itself, such as `target.password`; others name it:"
         " `env:NAME`, `airflow:CONN_ID`",
     )
-    source: Source = Field(Source())
-    lake: Lake
-    window: Window = Field(Window())
-    filter: Filter = Field(Filter())
+    source: SourceSection = Field(SourceSection())
+    lake: LakeSection
+    window: WindowSection = Field(WindowSection())
+    filter: FilterSection = Field(FilterSection())
     block_allow_list: BlockAllowList | None = Field(None, description="DM's table lists instead of those in `[filter]`")
     filters: tuple[EventRule, ...] = Field((), description="event filter: kinds of changes to drop")
     routes: tuple[RouteRule, ...] = Field((), description="names at the target")
@@ -339,14 +339,14 @@ class Replication(Section):
     expression_filter: tuple[ExpressionRule, ...] = Field((), description="SQL expressions for rows to drop")
     ddl_replacement: tuple[DdlReplacement, ...] = Field((), description="statements that replace single DDL")
     ddl_injection: tuple[DdlInjection, ...] = Field((), description="statements to run on the target between changes")
-    loopback: Loopback = Field(Loopback())
-    target: Target | None = Field(None, description="absent = no SQL sink")
-    relay: Relay = Field(Relay())
-    mirror: Mirror = Field(Mirror())
-    feed: tuple[Feed, ...] = Field((), description="feeds of row changes as messages; each is a separate sink")
-    validation: Validation = Field(Validation())
-    mask: Mask = Field(Mask())
-    airflow: Airflow = Field(Airflow())
+    loopback: LoopbackSection = Field(LoopbackSection())
+    target: TargetSection | None = Field(None, description="absent = no SQL sink")
+    relay: RelaySection = Field(RelaySection())
+    mirror: MirrorSection = Field(MirrorSection())
+    feed: tuple[FeedSection, ...] = Field((), description="feeds of row changes as messages; each is a separate sink")
+    validation: ValidationSection = Field(ValidationSection())
+    mask: MaskSection = Field(MaskSection())
+    airflow: AirflowSection = Field(AirflowSection())
 
     @model_validator(mode="after")
     def _require_one_table_filter(self) -> Replication:
@@ -404,7 +404,7 @@ class Replication(Section):
         validated = self.validation.mode != "off"
         return select_stages(sql=self.target is not None, mirror=self.mirror.enabled, feeds=feeds, validated=validated)
 
-    def require_feed(self, name: str) -> Feed:
+    def require_feed(self, name: str) -> FeedSection:
         """The feed `name`. Raises ConfigError."""
         for feed in self.feed:
             if feed.name == name:
@@ -416,7 +416,7 @@ class Replication(Section):
             hint=f"known: {known}; add a section [[feed]], or `binlake changefeed create`",
         )
 
-    def require_sql_target(self, *, hint: str = "add a section [target]") -> Target:
+    def require_sql_target(self, *, hint: str = "add a section [target]") -> TargetSection:
         """The SQL target. Raises ConfigError, with `hint`, if there is none."""
         if self.target is None:
             raise ConfigError("this replication has no SQL target", where={"replication": self.name}, hint=hint)
@@ -437,15 +437,15 @@ class Replication(Section):
 
 
 __all__ = [
-    "Airflow",
-    "Filter",
-    "Lake",
-    "Mirror",
-    "Relay",
+    "AirflowSection",
+    "FilterSection",
+    "LakeSection",
+    "MirrorSection",
+    "RelaySection",
     "Replication",
-    "Source",
+    "SourceSection",
     "TableName",
-    "Target",
+    "TargetSection",
     "TargetTable",
-    "Window",
+    "WindowSection",
 ]

@@ -13,9 +13,9 @@ from urllib.parse import unquote, urlsplit
 
 from binlake import tso
 from binlake.base.secrets import names_secret
-from binlake.base.sections.security import Security
-from binlake.config.feed import Feed
-from binlake.config.model import Replication, SourceSql, Target
+from binlake.base.sections.security import SecuritySection
+from binlake.config.feed import FeedSection
+from binlake.config.model import Replication, SourceSql, TargetSection
 from binlake.config.storage import SECRETS, parse_store_address
 from binlake.config.validation import ValidatedSource
 from binlake.errors import ConfigError
@@ -109,7 +109,7 @@ def _check_addresses(replication: Replication) -> Iterator[str]:
 
 
 def _check_files_of_tls(replication: Replication) -> Iterator[str]:
-    sections: list[tuple[str, Security | None]] = [("source", replication.source.security)]
+    sections: list[tuple[str, SecuritySection | None]] = [("source", replication.source.security)]
     sections += [(key, server.security) for key, server in _list_servers(replication) if server is not None]
     for key, security in sections:
         if security is None:
@@ -179,7 +179,7 @@ def _check_paths(replication: Replication) -> Iterator[str]:
             yield f"`{key}`: {name!r} is not the name of a database or table"
 
 
-def _list_servers(replication: Replication) -> Iterator[tuple[str, SourceSql | Target | ValidatedSource | None]]:
+def _list_servers(replication: Replication) -> Iterator[tuple[str, SourceSql | TargetSection | ValidatedSource | None]]:
     yield "source.sql", replication.source.sql
     yield "target", replication.target
     for server in replication.validation.source:
@@ -203,7 +203,7 @@ def find_plain_password(key: str, password: str, allowed: Collection[str]) -> It
         )
 
 
-def list_plain_secrets(feed: Feed) -> list[str]:
+def list_plain_secrets(feed: FeedSection) -> list[str]:
     """The keys of `feed` that have a password themselves instead of naming it."""
     kafka, storage = feed.sink.kafka, feed.sink.storage
     texts = {"sasl-password": kafka.sasl_password if kafka is not None else ""}

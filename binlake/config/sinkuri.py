@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from binlake.config.protocols import PROTOCOLS, Options, read_options
 from binlake.config.storage import SCHEMES as STORAGE_SCHEMES
 from binlake.config.storage import SECRETS as STORAGE_SECRETS
-from binlake.config.storage import Storage, read_storage, require_fits
+from binlake.config.storage import StorageSection, read_storage, require_fits
 from binlake.config.uriwords import UriWords, join_names
 from binlake.errors import ConfigError
 
@@ -25,7 +25,7 @@ _MOST_BYTES = 10 << 20
 
 
 @dataclass(frozen=True)
-class Kafka:
+class KafkaConnection:
     """The producer's connection to the brokers; files are PEM. `password` is never shown."""
 
     brokers: tuple[str, ...]
@@ -50,8 +50,8 @@ class SinkUri:
 
     protocol: str
     options: Options
-    kafka: Kafka | None = None
-    storage: Storage | None = None
+    kafka: KafkaConnection | None = None
+    storage: StorageSection | None = None
     topic: str = ""
 
 
@@ -76,11 +76,11 @@ def parse_sink_uri(text: str) -> SinkUri:
     return uri
 
 
-def _read_kafka(parts: SplitResult, words: UriWords) -> Kafka:
+def _read_kafka(parts: SplitResult, words: UriWords) -> KafkaConnection:
     brokers = tuple(_parse_broker(host) for host in parts.netloc.rpartition("@")[2].split(",") if host)
     if not brokers:
         raise ConfigError("a sink URI names no broker", hint="write kafka://127.0.0.1:9092/topic?protocol=avro")
-    return Kafka(
+    return KafkaConnection(
         brokers,
         tls=parts.scheme == "kafka+ssl" or words.read_boolean("enable-tls", False),
         ca=words.read_text("ca"),

@@ -46,7 +46,7 @@ _BINLOG_FILE_SIZE = 512 << 20
 
 
 @dataclass(frozen=True)
-class Storage(StoreAddress):
+class StorageSection(StoreAddress):
     """The storage of a feed's files.
 
     A file ends after the transaction with which it reaches `file_size`. `index_width`: digits of a file's number.
@@ -81,18 +81,18 @@ def require_fits(protocol: str, scheme: str) -> None:
         )
 
 
-def read_storage(parts: SplitResult, words: UriWords, protocol: str = "") -> Storage:
+def read_storage(parts: SplitResult, words: UriWords, protocol: str = "") -> StorageSection:
     """The storage that a sink URI names, for files of `protocol`. Raises ConfigError."""
     address = read_address(parts, words)
     place = (address.scheme, address.root, address.access)
     if protocol == BINLOG_FILES:
-        return Storage(
+        return StorageSection(
             *place,
             words.read_number("file-size", _BINLOG_FILE_SIZE, least=_LEAST_FILE_SIZE, most=_MOST_FILE_SIZE),
             compression=words.read_choice("compression", COMPRESSIONS, "none"),
             retention_days=words.read_number("retention-time", 0, least=0),
         )
-    return Storage(
+    return StorageSection(
         *place,
         words.read_number("file-size", _FILE_SIZE, least=_LEAST_FILE_SIZE, most=_MOST_FILE_SIZE),
         words.read_choice("date-separator", DATE_SEPARATORS, "day"),
@@ -100,7 +100,7 @@ def read_storage(parts: SplitResult, words: UriWords, protocol: str = "") -> Sto
     )
 
 
-def list_storage_warnings(storage: Storage | None) -> list[str]:
+def list_storage_warnings(storage: StorageSection | None) -> list[str]:
     """What readers of these files have to know."""
     if storage is None or storage.compression == "none":
         return []

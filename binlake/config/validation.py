@@ -37,7 +37,7 @@ class ValidatedSource(Section):
         return database[len(prefix) : len(database) - len(suffix)] if database.endswith(suffix) else None
 
 
-class Validation(Section):
+class ValidationSection(Section):
     """Compares rows of each applied window with the lake, and with the source if it can be queried."""
 
     mode: Literal["off", "sample", "full"] = Field(

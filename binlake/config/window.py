@@ -9,7 +9,7 @@ from pydantic import Field
 from binlake.base.sections.values import Section, TsText
 
 
-class Window(Section):
+class WindowSection(Section):
     """Limits of a window."""
 
     max_seconds: int = Field(

@@ -17,7 +17,7 @@ from binlake.ddl.spelling import Spelling
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, sort_ddls
-from binlake.rows.schema.delta import Definitions, find_touched
+from binlake.rows.schema.delta import DdlSide, find_touched
 from binlake.rows.schema.session import SourceSession
 from binlake.rules import Rules
 
@@ -81,7 +81,7 @@ def plan_locked_ddls(
     return planned, judge.shared.keeper.locks
 
 
-def _build_source_row(ddl: WindowDdl, lo: int, sides: tuple[Definitions, Definitions], names: Spelling) -> LandedDdl:
+def _build_source_row(ddl: WindowDdl, lo: int, sides: tuple[DdlSide, DdlSide], names: Spelling) -> LandedDdl:
     """The row of `ddl` with the source's names, text and definitions, before the decision."""
     job = ddl.job
     db, table = names.spell_source_table(job.schema_name, job.table_name) if job else ("", "")

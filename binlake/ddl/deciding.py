@@ -10,18 +10,18 @@ from binlake.ddl.joined import Conflict, join_tables
 from binlake.ddl.shards import describe_lacks
 from binlake.ddl.spelling import Spelling
 from binlake.ddl.targets import Naming, rename_database
-from binlake.dialect import Known, find_session_db, needs_standard, put_target_names, standardize_text
+from binlake.dialect import KnownNames, find_session_db, needs_standard, put_target_names, standardize_text
 from binlake.dialect.classify import classify
 from binlake.errors import SchemaError
 from binlake.rows.schema import Action, DdlJob, TableDef
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.statements.literal import quote_qualified_name
 
-Sides = tuple[Definitions, Definitions]
-NOTHING = Definitions((), ())
+Sides = tuple[DdlSide, DdlSide]
+NOTHING = DdlSide((), ())
 NO_CHANGE = (NOTHING, NOTHING)
-NOTHING_KNOWN = Known(frozenset(), frozenset())
+NOTHING_KNOWN = KnownNames(frozenset(), frozenset())
 _BY_HAND = (
     "alter the target by hand to the shape of all its tables and name the commit_ts in filter.ignore-txn-commit-ts"
 )
@@ -90,7 +90,7 @@ class Decider:
         if case.job.type == Action.DROP_SCHEMA and self._rules.routes:
             dropped = {fold_name(db.name) for db in before.databases}
             stay = [table for table in before.tables if fold_name(table.db) not in dropped]
-            before = Definitions(before.databases, tuple(t for t in before.tables if fold_name(t.db) in dropped))
+            before = DdlSide(before.databases, tuple(t for t in before.tables if fold_name(t.db) in dropped))
             alert = f"{format_table_name(stay[0])} of another database stays at the target" if stay else alert
         return self._decide(case, "apply", "", sql, (before, after), alert)
 
@@ -125,7 +125,7 @@ class Decider:
         if not self._rules.routes:
             return sides
         before, after = (
-            Definitions(
+            DdlSide(
                 tuple(rename_database(db, self._naming.map_database(db.name)) for db in side.databases),
                 tuple(self._naming.map_definition(table) for table in side.tables),
             )

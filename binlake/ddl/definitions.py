@@ -18,7 +18,7 @@ from binlake.dialect.replacement import find_replaced_names
 from binlake.errors import SchemaError
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.names import fold_pair
 
 IGNORED = "ignore-txn-commit-ts"
@@ -38,7 +38,7 @@ def is_left_to_operator(reason: str) -> bool:
     return reason in _BY_HAND
 
 
-class Base(Protocol):
+class WindowBase(Protocol):
     """The tables of the target at the start of a window. Without routes, `SchemaState` is one."""
 
     def find(self, db: str, table: str) -> TableDef | None:
@@ -71,8 +71,8 @@ class LandedDdl:
     sql: str
     decision: str
     reason: str
-    before: Definitions
-    after: Definitions
+    before: DdlSide
+    after: DdlSide
     segment: int = 0
     alert: str = ""
 
@@ -158,7 +158,7 @@ class WindowDefinitions:
     """
 
     def __init__(
-        self, base: Base, ddls: Iterable[LandedDdl], shown: Callable[[TableDef], TableDef] | None = None
+        self, base: WindowBase, ddls: Iterable[LandedDdl], shown: Callable[[TableDef], TableDef] | None = None
     ) -> None:
         self._base = base
         self._shown = cache(shown) if shown else None

@@ -15,7 +15,7 @@ from binlake.ddl.shardlocks import Locks
 from binlake.ddl.sharedddl import REMOVES, SharedJudge
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.rows.schema import Action, TableDef
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.names import fold_name
 from binlake.statements.literal import quote_name
 
@@ -100,9 +100,7 @@ class Judge(Decider):
                 return None
         elif not before and not after:
             return None
-        return Definitions(case.ddl.before.databases, tuple(before)), Definitions(
-            case.ddl.after.databases, tuple(after)
-        )
+        return DdlSide(case.ddl.before.databases, tuple(before)), DdlSide(case.ddl.after.databases, tuple(after))
 
     def _choose_sides_when_filtered(self, case: Case) -> Sides:
         # With routes, another table of the target may have the source's name.
@@ -181,7 +179,7 @@ class Judge(Decider):
             shape = self._naming.merge([self._naming.map_definition(one) for one in self._tables.list_sources(table)])
             tables.append(replace(shape, id=table.id, raw={**shape.raw, "id": table.id}))
         before, _ = self._map_sides_to_target(sides)
-        return (before, Definitions((), tuple(tables))) if tables else NO_CHANGE
+        return (before, DdlSide((), tuple(tables))) if tables else NO_CHANGE
 
     def _has_extracts(self, sides: Sides) -> bool:
         return any(self._rules.routes.extract_columns(table.db, table.name) for table in sides[1].tables)

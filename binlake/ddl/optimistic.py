@@ -17,7 +17,7 @@ from binlake.dialect import tokenize_restored
 from binlake.dialect.columnnames import find_alter_clauses, find_changed_columns
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.names import fold_name
 
 
@@ -38,7 +38,7 @@ class SharedChange:
 class JoinedChange:
     """`sides`: the target before and after. `sql`: the statement to run; "" = none, None = the source's statement."""
 
-    sides: tuple[Definitions, Definitions]
+    sides: tuple[DdlSide, DdlSide]
     sql: str | None
 
 
@@ -52,7 +52,7 @@ def join_change(change: SharedChange, query: str) -> JoinedChange:
     _require_unchanged_fill(change, was, now)
     # It stays the same table with the same id, as the mirror alters it and converts its rows.
     now = replace(now, id=was.id, raw={**now.raw, "id": was.id})
-    sides = Definitions((), (was,)), Definitions((), (now,))
+    sides = DdlSide((), (was,)), DdlSide((), (now,))
     if RowLayout(was) == RowLayout(now):
         return JoinedChange(sides, "")
     if (

@@ -15,7 +15,7 @@ from typing import Any
 from binlake.ddl.definitions import LandedDdl
 from binlake.rows.schema import IndexInfo, TableDef
 from binlake.rows.schema.actions import PUBLIC
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.names import fold_name, fold_pair
 
 Name = tuple[str, str]
@@ -111,7 +111,7 @@ def _follow_ddl(ddl: LandedDdl, known: dict[Name, TableShape]) -> LandedDdl:
     return replace(ddl, before=_shape_definitions(ddl.before, before), after=_shape_definitions(ddl.after, after))
 
 
-def _shape_definitions(of: Definitions, shapes: Mapping[Name, TableShape | None]) -> Definitions:
+def _shape_definitions(of: DdlSide, shapes: Mapping[Name, TableShape | None]) -> DdlSide:
     return replace(of, tables=tuple(_apply_shape(table, shapes.get(fold_table_name(table))) for table in of.tables))
 
 

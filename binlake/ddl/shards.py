@@ -14,7 +14,7 @@ from binlake.rows.schema import TableDef
 
 
 @dataclass(frozen=True)
-class Shard:
+class ShardTable:
     """A source table, and in words what it `lacks` of its target's shape. `source`: the feeder's source, if any."""
 
     source: str
@@ -31,7 +31,7 @@ class UnlikeShards:
     db: str
     table: str
     mergeable: bool
-    shards: tuple[Shard, ...]
+    shards: tuple[ShardTable, ...]
 
 
 def find_unlike_shards(tables: TargetTables, naming: Naming) -> list[UnlikeShards]:
@@ -45,7 +45,7 @@ def find_unlike_shards(tables: TargetTables, naming: Naming) -> list[UnlikeShard
         widest = naming.find_common(group)
         shape = [widest] if widest is not None else group
         shards = tuple(
-            Shard(table.source, table.db, table.name, table.id, tuple(_describe_missing(table, shape)))
+            ShardTable(table.source, table.db, table.name, table.id, tuple(_describe_missing(table, shape)))
             for table in sorted(group, key=lambda table: (table.source, table.db, table.name))
         )
         unlike.append(UnlikeShards(*naming.map_table(group[0].db, group[0].name), widest is not None, shards))

@@ -24,7 +24,7 @@ from binlake.ddl.targets import Naming, RowLayout, TargetTables, find_widest
 from binlake.ddl.widening import write_alter
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import Action, TableDef
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.names import fold_pair
 
 REMOVES = frozenset(
@@ -137,7 +137,7 @@ class SharedJudge(Decider):
         before, wider = self._naming.map_definition(known), self._naming.map_definition(table)
         after = extend_known(before, wider)
         sql = self._write_widening(case, describe_other_shape(known, table), before, after)
-        sides = Definitions((), (before,)), Definitions((), (after,))
+        sides = DdlSide((), (before,)), DdlSide((), (after,))
         if not self._rules.copies_ddl:
             return self._skip(case, SYNC_DDL, sides)
         return replace(self._decide(case, "apply", "", sql, sides), action=Action.MULTI_SCHEMA_CHANGE)
@@ -395,6 +395,4 @@ class SharedJudge(Decider):
 
     def _build_sides(self, release: Release) -> Sides:
         before, after = as_table(release.before, release.after), release.after
-        return Definitions((), (self._naming.map_definition(before),)), Definitions(
-            (), (self._naming.map_definition(after),)
-        )
+        return DdlSide((), (self._naming.map_definition(before),)), DdlSide((), (self._naming.map_definition(after),))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from binlake.ddl.targets import Name, Naming
-from binlake.dialect import Known
+from binlake.dialect import KnownNames
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rows.schema.names import fold_name, fold_pair
 
@@ -43,11 +43,11 @@ class Spelling:
         """The database at the target. Raises ConfigError."""
         return self.naming.map_database(self.spell_source_database(db))
 
-    def collect_known(self) -> Known:
+    def collect_known(self) -> KnownNames:
         """All names and texts that a DDL may use."""
         states = (self.before, self.after)
         databases = [db.name for state in states for db in state.list_databases()]
-        return Known.of(databases, [table for state in states for table in state.list_tables()])
+        return KnownNames.of(databases, [table for state in states for table in state.list_tables()])
 
     def spell_job_table(self, db: str, table: str, touched: tuple[TableDef, ...]) -> Name:
         """The spelled names of a job. A rename's job has the new database and the old table, so match either way."""

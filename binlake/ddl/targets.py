@@ -21,7 +21,7 @@ from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import DbInfo, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import PUBLIC
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.rules import Rules
 
@@ -116,7 +116,7 @@ class TargetTables:
                 self._look_up_sources(databases[db_id], name)[table_id] = databases[db_id]
         self._databases = {key: name for key, name in databases.items() if rules.keeps(name, "")}
 
-    def change(self, before: Definitions, after: Definitions) -> None:
+    def change(self, before: DdlSide, after: DdlSide) -> None:
         """Follow a DDL that removes and adds these definitions of the source."""
         if not self._naming.rules.routes:
             return

@@ -6,19 +6,19 @@ from binlake.dialect.bytewise import (
     derive_bytewise_table,
     render_bytewise,
 )
-from binlake.dialect.classify import Classified, Kind, classify
+from binlake.dialect.classify import Classified, DdlKind, classify
 from binlake.dialect.collations import find_target_charset, find_target_collation, has_target_collation
 from binlake.dialect.ddltext import DdlText
 from binlake.dialect.mapping import MappedDdl, build_inexpressible_error, map_ddl
 from binlake.dialect.names import StatementNames, find_session_db, put_target_names
 from binlake.dialect.routed import RoutedDdl
-from binlake.dialect.source import Known, needs_standard, standardize_text, tokenize_restored
+from binlake.dialect.source import KnownNames, needs_standard, standardize_text, tokenize_restored
 
 __all__ = [
     "Classified",
+    "DdlKind",
     "DdlText",
-    "Kind",
-    "Known",
+    "KnownNames",
     "MappedDdl",
     "RoutedDdl",
     "StatementNames",

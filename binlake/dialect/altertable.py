@@ -26,7 +26,7 @@ from binlake.dialect.computed import (
     require_no_filled_operands,
     require_no_unlogged_values,
 )
-from binlake.dialect.conversions import Alter, add_index_tokens, drop_index_tokens, find_dropped_indexes
+from binlake.dialect.conversions import AlterTable, add_index_tokens, drop_index_tokens, find_dropped_indexes
 from binlake.dialect.defaults import build_fill_specs, find_fill_times, put_stored_set_default
 from binlake.dialect.errors import Unmappable
 from binlake.dialect.expressions import makes_expression_index, names_expression_index
@@ -102,7 +102,11 @@ def build_alter_statements(
     listed, partitioning = split_partitioning(mapped[statement.rest :])
     head, specs = mapped[: statement.rest], split_list(listed)
     before, after = find_table(ddl.before, statement, ddl), find_altered_table(statement, ddl)
-    alter = Alter(head, before, after, ddl.after.session, dialect) if before is not None and after is not None else None
+    alter = (
+        AlterTable(head, before, after, ddl.after.session, dialect)
+        if before is not None and after is not None
+        else None
+    )
     added = _find_added_columns(ddl)
     plain = find_computed_once(before, after, ddl.after.session, dialect)
     clock = find_fill_times(added)

@@ -15,7 +15,7 @@ from binlake.base.dialects import Dialect
 from binlake.dialect.collations import find_target_charset
 from binlake.dialect.tokens import Token, TokenKind, render, tokenize
 from binlake.rows.schema import DbInfo, TableDef
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 
 _MYSQL = {"utf8mb4": "utf8mb4_0900_bin"}
 """MySQL's only bytewise collation without padding; for other character sets the nearest is `_bin`, which pads."""
@@ -72,7 +72,7 @@ def _find_name(tokens: Sequence[Token], at: int, *only: str) -> int:
     return at if at < len(tokens) and tokens[at].kind in names else 0
 
 
-def derive_bytewise_definitions(of: Definitions, dialect: Dialect) -> Definitions:
+def derive_bytewise_definitions(of: DdlSide, dialect: Dialect) -> DdlSide:
     """The definitions of one side of a DDL, with the collations that the target must have."""
     databases = tuple(_derive_bytewise_database(db, dialect) for db in of.databases)
     return replace(of, databases=databases, tables=tuple(derive_bytewise_table(table, dialect) for table in of.tables))

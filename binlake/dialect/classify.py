@@ -9,7 +9,7 @@ from enum import Enum
 from binlake.dialect.tokens import Token, TokenKind, skip_exists, split_list, tokenize
 
 
-class Kind(Enum):
+class DdlKind(Enum):
     """Kinds of DDL that the mapping distinguishes."""
 
     CREATE_DATABASE = "create database"
@@ -31,7 +31,9 @@ class Kind(Enum):
     OTHER = "other"
 
 
-DESTRUCTIVE = frozenset({Kind.DROP_DATABASE, Kind.DROP_TABLE, Kind.TRUNCATE_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE})
+DESTRUCTIVE = frozenset(
+    {DdlKind.DROP_DATABASE, DdlKind.DROP_TABLE, DdlKind.TRUNCATE_TABLE, DdlKind.DROP_VIEW, DdlKind.DROP_SEQUENCE}
+)
 
 NameRef = tuple[str, str]
 """(database, table); database empty = the job's."""
@@ -45,7 +47,7 @@ class Classified:
     the names. `destructive`: the statement deletes data (DROP, TRUNCATE, also of a column or partition).
     """
 
-    kind: Kind
+    kind: DdlKind
     tables: tuple[NameRef, ...]
     destructive: bool
     rest: int
@@ -59,19 +61,19 @@ def classify(text: str) -> Classified:
 def classify_tokens(tokens: Sequence[Token]) -> Classified:
     """`classify` for tokens without comments."""
     kind, at = _read_kind(tokens)
-    if kind is Kind.OTHER:
+    if kind is DdlKind.OTHER:
         return Classified(kind, (), False, at)
-    if kind in (Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE, Kind.RENAME_TABLE):
+    if kind in (DdlKind.DROP_TABLE, DdlKind.DROP_VIEW, DdlKind.DROP_SEQUENCE, DdlKind.RENAME_TABLE):
         return _classify_list(kind, tokens, at)
-    if kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX):
+    if kind in (DdlKind.CREATE_INDEX, DdlKind.DROP_INDEX):
         at = next((i + 1 for i in range(at, len(tokens)) if tokens[i].is_word("ON")), len(tokens))
-    if kind is Kind.ALTER_DATABASE and at < len(tokens) and tokens[at].is_word(*_DATABASE_OPTIONS):
+    if kind is DdlKind.ALTER_DATABASE and at < len(tokens) and tokens[at].is_word(*_DATABASE_OPTIONS):
         # Without a name the statement changes the session's database.
         return Classified(kind, (), False, at)
     name, rest = read_name(tokens, at)
-    destructive = kind in DESTRUCTIVE or (kind is Kind.ALTER_TABLE and _drops(tokens[rest:]))
-    if kind is Kind.CREATE_TABLE and _is_like(tokens, rest):
-        kind = Kind.CREATE_TABLE_LIKE
+    destructive = kind in DESTRUCTIVE or (kind is DdlKind.ALTER_TABLE and _drops(tokens[rest:]))
+    if kind is DdlKind.CREATE_TABLE and _is_like(tokens, rest):
+        kind = DdlKind.CREATE_TABLE_LIKE
     return Classified(kind, (name,) if name else (), destructive, rest)
 
 
@@ -119,21 +121,21 @@ def names_object_first(tokens: Sequence[Token]) -> bool:
     )
 
 
-def _read_kind(tokens: Sequence[Token]) -> tuple[Kind, int]:
+def _read_kind(tokens: Sequence[Token]) -> tuple[DdlKind, int]:
     """(kind, index of the first token after `VERB … OBJECT [IF [NOT] EXISTS]`)."""
     if not tokens or tokens[0].kind is not TokenKind.WORD:
-        return Kind.OTHER, 0
+        return DdlKind.OTHER, 0
     verb = tokens[0].text.upper()
     at = next((i for i, t in enumerate(tokens) if i and t.is_word(*_HEADS)), None)
     if verb == "TRUNCATE" and at is None:
-        return Kind.TRUNCATE_TABLE, 1
+        return DdlKind.TRUNCATE_TABLE, 1
     # `CREATE OR REPLACE ALGORITHM = … DEFINER = … VIEW` has other words in between; no statement has a `(` there.
     if at is None or any(t.is_mark("(") for t in tokens[:at]):
-        return Kind.OTHER, 0
+        return DdlKind.OTHER, 0
     name = f"{verb} {_HEADS[tokens[at].text.upper()]}".lower()
-    if name not in Kind._value2member_map_:
-        return Kind.OTHER, at
-    return Kind(name), skip_exists(tokens, at + 1)
+    if name not in DdlKind._value2member_map_:
+        return DdlKind.OTHER, at
+    return DdlKind(name), skip_exists(tokens, at + 1)
 
 
 def read_name(tokens: Sequence[Token], at: int) -> tuple[NameRef | None, int]:
@@ -145,7 +147,7 @@ def read_name(tokens: Sequence[Token], at: int) -> tuple[NameRef | None, int]:
     return ("", tokens[at].value), at + 1
 
 
-def _classify_list(kind: Kind, tokens: Sequence[Token], at: int) -> Classified:
+def _classify_list(kind: DdlKind, tokens: Sequence[Token], at: int) -> Classified:
     """Classify DROP and RENAME, which take lists; each part of a RENAME names two tables."""
     names: list[NameRef] = []
     for part in split_list(tokens[at:]):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from binlake.dialect.classify import Kind, classify_tokens
+from binlake.dialect.classify import DdlKind, classify_tokens
 from binlake.dialect.tokens import Token, TokenKind, find_closing, skip_exists, split_list
 from binlake.rows.schema.names import fold_name
 
@@ -19,7 +19,7 @@ def find_alter_clauses(tokens: Sequence[Token]) -> list[Token]:
     """The tokens after the table name of an ALTER TABLE, without comments; empty for another statement."""
     plain = [token for token in tokens if token.kind not in (TokenKind.FEATURE, TokenKind.COMMENT)]
     statement = classify_tokens(plain)
-    return plain[statement.rest :] if statement.kind is Kind.ALTER_TABLE else []
+    return plain[statement.rest :] if statement.kind is DdlKind.ALTER_TABLE else []
 
 
 def find_changed_columns(clauses: Sequence[Token]) -> dict[str, str]:

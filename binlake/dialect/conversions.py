@@ -60,7 +60,7 @@ class Conversion:
 
 
 @dataclass(frozen=True)
-class Alter:
+class AlterTable:
     """An ALTER TABLE of the source: its tokens up to the specs (`head`), the table before and after it, its session.
 
     `dialect`: the target's.

@@ -15,7 +15,7 @@ from binlake.dialect.mapping import map_ddl
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import PUBLIC
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.statements.literal import quote, quote_name
 
 
@@ -24,7 +24,7 @@ def build_create_statements(table: TableDef, dialect: Dialect, commit_ts: int) -
     parts = [*map(_format_column, table.columns), *_format_indexes(table)]
     comment = f" COMMENT = {quote(table.comment)}" if table.comment else ""
     text = f"CREATE TABLE {quote_name(table.name)} ({', '.join(parts)}){comment}"
-    return map_ddl(DdlText(commit_ts, table.db, table.name, text, after=Definitions((), (table,))), dialect).sql
+    return map_ddl(DdlText(commit_ts, table.db, table.name, text, after=DdlSide((), (table,))), dialect).sql
 
 
 def _format_column(column: ColumnInfo) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 
-_NOTHING = Definitions((), ())
+_NOTHING = DdlSide((), ())
 
 
 @dataclass(frozen=True)
@@ -17,5 +17,5 @@ class DdlText:
     db: str
     table: str
     sql: str
-    before: Definitions = _NOTHING
-    after: Definitions = _NOTHING
+    before: DdlSide = _NOTHING
+    after: DdlSide = _NOTHING

@@ -19,7 +19,7 @@ from binlake.dialect.altertable import (
 )
 from binlake.dialect.bounds import put_stored_bounds
 from binlake.dialect.checks import build_check_elements, drop_checks, map_written_checks, unwrap_not_enforced
-from binlake.dialect.classify import Classified, Kind, classify_tokens
+from binlake.dialect.classify import Classified, DdlKind, classify_tokens
 from binlake.dialect.clauses import (
     drop_float_bounds,
     lacks_charset,
@@ -82,7 +82,7 @@ def _map_one(tokens: list[Token], ddl: RoutedDdl, dialect: Dialect) -> MappedDdl
     reason = _find_skip_reason(tokens, statement, ddl, dialect)
     if reason:
         return MappedDdl((), reason)
-    is_alter = statement.kind is Kind.ALTER_TABLE
+    is_alter = statement.kind is DdlKind.ALTER_TABLE
     try:
         mapped = (
             _put_stored_defaults(tokens, statement, ddl)
@@ -105,9 +105,9 @@ def _map_one(tokens: list[Token], ddl: RoutedDdl, dialect: Dialect) -> MappedDdl
 def _put_stored_defaults(tokens: list[Token], statement: Classified, ddl: RoutedDdl) -> list[Token]:
     """Put stored defaults into the tokens for a TiDB target, whose session has another time zone than the source's."""
     table = find_altered_table(statement, ddl)
-    if table is None or statement.kind not in (Kind.CREATE_TABLE, Kind.ALTER_TABLE):
+    if table is None or statement.kind not in (DdlKind.CREATE_TABLE, DdlKind.ALTER_TABLE):
         return tokens
-    if statement.kind is Kind.ALTER_TABLE:
+    if statement.kind is DdlKind.ALTER_TABLE:
         return [*tokens[: statement.rest], *put_stored_defaults_into_alter(tokens[statement.rest :], table)]
     end = find_closing(tokens, statement.rest)
     parts = [map_tidb_column(part, table) for part in split_list(tokens[statement.rest + 1 : end])]
@@ -124,7 +124,7 @@ def _tokenize_plain(query: str, dialect: Dialect) -> list[Token]:
     return [token for token in unwrap_not_enforced(tokenize(query)) if token.kind not in dropped]
 
 
-def _is_on_database(kind: Kind) -> bool:
+def _is_on_database(kind: DdlKind) -> bool:
     return kind in DATABASES
 
 
@@ -142,9 +142,11 @@ def _find_skip_reason(tokens: Sequence[Token], statement: Classified, ddl: Route
         return "placement, resource group or another statement of TiDB's own"
     if _is_temporary(tokens, ddl):
         return "rows of a global temporary table are not in the binlog"
-    if statement.kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX) and (why := explain_left_out_index(tokens, ddl, dialect)):
+    if statement.kind in (DdlKind.CREATE_INDEX, DdlKind.DROP_INDEX) and (
+        why := explain_left_out_index(tokens, ddl, dialect)
+    ):
         return why
-    if statement.kind is not Kind.ALTER_TABLE:
+    if statement.kind is not DdlKind.ALTER_TABLE:
         return ""
     rest = tokens[statement.rest :]
     if rest and rest[0].is_word(*_SKIPPED_SPECS):
@@ -162,21 +164,21 @@ def _is_temporary(tokens: Sequence[Token], ddl: RoutedDdl) -> bool:
 
 def _map_statement(tokens: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
     kind = statement.kind
-    if kind is Kind.OTHER or not (statement.tables or kind is Kind.ALTER_DATABASE):
+    if kind is DdlKind.OTHER or not (statement.tables or kind is DdlKind.ALTER_DATABASE):
         raise Unmappable(render(tokens[:3]))
-    if kind in (Kind.CREATE_SEQUENCE, Kind.ALTER_SEQUENCE, Kind.DROP_SEQUENCE) and dialect == "mysql":
+    if kind in (DdlKind.CREATE_SEQUENCE, DdlKind.ALTER_SEQUENCE, DdlKind.DROP_SEQUENCE) and dialect == "mysql":
         raise Unmappable("SEQUENCE")
-    if kind is Kind.CREATE_TABLE:
+    if kind is DdlKind.CREATE_TABLE:
         return _map_create_table(tokens, statement, ddl, dialect)
-    if kind is Kind.ALTER_TABLE:
+    if kind is DdlKind.ALTER_TABLE:
         return map_alter_table(tokens, statement, ddl, dialect)
-    if kind in (Kind.CREATE_DATABASE, Kind.ALTER_DATABASE):
+    if kind in (DdlKind.CREATE_DATABASE, DdlKind.ALTER_DATABASE):
         return _map_database(tokens, statement, ddl, dialect)
-    if kind in (Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE):
+    if kind in (DdlKind.DROP_TABLE, DdlKind.DROP_VIEW, DdlKind.DROP_SEQUENCE):
         return _map_drop(tokens, statement, ddl)
-    if kind is Kind.CREATE_VIEW:
+    if kind is DdlKind.CREATE_VIEW:
         return _map_view(tokens)
-    if kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX):
+    if kind in (DdlKind.CREATE_INDEX, DdlKind.DROP_INDEX):
         return _remove_algorithm(map_element(tokens, None, find_altered_table(statement, ddl), dialect))
     return tokens
 
@@ -207,7 +209,7 @@ def _map_database(tokens: list[Token], statement: Classified, ddl: RoutedDdl, di
     options = map_clauses(tokens[statement.rest :], dialect)
     named = statement.tables[0][1] if statement.tables else ddl.db
     database = next((db for db in ddl.after.databases if fold_name(db.name) == fold_name(named)), None)
-    if statement.kind is Kind.CREATE_DATABASE and database is not None and lacks_charset(options):
+    if statement.kind is DdlKind.CREATE_DATABASE and database is not None and lacks_charset(options):
         options = [*_build_charset_words(database, dialect), *options]
     # Without a name the statement changes the session's database, which may be another one at the target.
     name = [] if statement.tables else tokenize_with_spaces(quote_name(named))

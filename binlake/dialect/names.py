@@ -10,16 +10,16 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from binlake.dialect.classify import Classified, Kind, NameRef, classify_tokens, read_name
+from binlake.dialect.classify import Classified, DdlKind, NameRef, classify_tokens, read_name
 from binlake.dialect.tokens import Token, TokenKind, join_list, render, split_list, tokenize, tokenize_with_spaces
 from binlake.dialect.views import is_view_different, put_view_names, qualify_name
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.statements.literal import quote_name, quote_qualified_name
 
-DATABASES = frozenset({Kind.CREATE_DATABASE, Kind.ALTER_DATABASE, Kind.DROP_DATABASE})
-_MAKES = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_LIKE, Kind.CREATE_VIEW, Kind.CREATE_SEQUENCE})
-_DROPS = frozenset({Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE})
+DATABASES = frozenset({DdlKind.CREATE_DATABASE, DdlKind.ALTER_DATABASE, DdlKind.DROP_DATABASE})
+_MAKES = frozenset({DdlKind.CREATE_TABLE, DdlKind.CREATE_TABLE_LIKE, DdlKind.CREATE_VIEW, DdlKind.CREATE_SEQUENCE})
+_DROPS = frozenset({DdlKind.DROP_TABLE, DdlKind.DROP_VIEW, DdlKind.DROP_SEQUENCE})
 
 
 class StatementNames(Protocol):
@@ -82,7 +82,7 @@ def _put_target_names(tokens: list[Token], default_db: str, names: StatementName
     put = _keep_own_parts(tokens, statement, default_db, own)
     spans = find_names(put)
     named = _find_target_names(spans, default_db, names)
-    view = statement.kind is Kind.CREATE_VIEW
+    view = statement.kind is DdlKind.CREATE_VIEW
     unchanged = all(_read_name_as_written(span, default_db) == name for span, name in zip(spans, named, strict=True))
     if (
         unchanged
@@ -123,13 +123,13 @@ def find_names(tokens: Sequence[Token]) -> list[NameSpan]:
     """The spans in which a statement (tokens without comments) names tables and databases, except in a view's
     SELECT."""
     statement = classify_tokens(tokens)
-    if statement.kind is Kind.OTHER:
+    if statement.kind is DdlKind.OTHER:
         return []
     if statement.kind in DATABASES:
         return (
             [NameSpan(statement.rest - 1, statement.rest, statement.tables[0], "database")] if statement.tables else []
         )
-    if statement.kind in _DROPS or statement.kind is Kind.RENAME_TABLE:
+    if statement.kind in _DROPS or statement.kind is DdlKind.RENAME_TABLE:
         return list(_read_names_in_list(tokens, statement.rest))
     makes = statement.kind in _MAKES
     main = [
@@ -159,14 +159,14 @@ def _read_names_in_list(tokens: Sequence[Token], at: int) -> Iterator[NameSpan]:
 def _read_other_names(tokens: Sequence[Token], statement: Classified) -> Iterator[NameSpan]:
     """Names after the main one: LIKE, REFERENCES, RENAME TO, EXCHANGE PARTITION … WITH TABLE."""
     rest = statement.rest
-    if statement.kind is Kind.CREATE_TABLE_LIKE:
+    if statement.kind is DdlKind.CREATE_TABLE_LIKE:
         yield from _read_span(tokens, rest + (2 if tokens[rest].is_mark("(") else 1))
-    if statement.kind not in (Kind.CREATE_TABLE, Kind.ALTER_TABLE):
+    if statement.kind not in (DdlKind.CREATE_TABLE, DdlKind.ALTER_TABLE):
         return
     for at in range(rest, len(tokens)):
         if tokens[at].is_word("REFERENCES"):
             yield from _read_span(tokens, at + 1)
-    if statement.kind is Kind.ALTER_TABLE:
+    if statement.kind is DdlKind.ALTER_TABLE:
         yield from _read_names_in_specs(tokens, rest)
 
 
@@ -191,7 +191,7 @@ def find_names_beside_altered(tokens: Sequence[Token], statement: Classified) ->
     partition."""
     return (
         [span.named for span in _read_names_in_specs(tokens, statement.rest)]
-        if statement.kind is Kind.ALTER_TABLE
+        if statement.kind is DdlKind.ALTER_TABLE
         else []
     )
 
@@ -204,7 +204,7 @@ def _read_span(tokens: Sequence[Token], at: int, *, new: bool = False) -> Iterat
 
 def _keep_own_parts(tokens: list[Token], statement: Classified, default_db: str, own: set[NameRef]) -> list[Token]:
     """Remove the parts of DROP and RENAME lists that name objects other than `own`."""
-    if not own or (statement.kind not in _DROPS and statement.kind is not Kind.RENAME_TABLE):
+    if not own or (statement.kind not in _DROPS and statement.kind is not DdlKind.RENAME_TABLE):
         return tokens
     parts = split_list(tokens[statement.rest :])
     kept = [part for part in parts if all(qualify_name(name, default_db) in own for name in _read_names_in_part(part))]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from binlake.base.sections.rules import DdlInjection, DdlReplacement
-from binlake.dialect.classify import Classified, Kind, classify_tokens, names_object_first
+from binlake.dialect.classify import Classified, DdlKind, classify_tokens, names_object_first
 from binlake.dialect.names import DATABASES, find_names_beside_altered, put_target_names, split_statements
 from binlake.dialect.tokens import Token, TokenKind, tokenize
 from binlake.errors import ConfigError, SchemaError
@@ -63,7 +63,7 @@ def _require_one_ddl(sql: str, what: str, where: Mapping[str, str], hint: str) -
         classified = _classify_one(sql)
     except SchemaError as error:
         raise ConfigError(f"the {what} cannot be read: {error.message}", where=where) from None
-    if classified is None or classified.kind is Kind.OTHER:
+    if classified is None or classified.kind is DdlKind.OTHER:
         raise ConfigError(f"the {what} is not one DDL statement", where=where, hint=hint)
     if not names_object_first(_tokenize_one(sql)):
         raise ConfigError(f"the {what} contains another statement, or an unknown word", where=where, hint=hint)
@@ -84,13 +84,13 @@ def find_replaced_names(sql: str, db: str) -> tuple[Name, ...]:
 def empties_table(sql: str) -> bool:
     """True for TRUNCATE TABLE, which may run twice without a different result."""
     statement = _classify_one(sql)
-    return statement is not None and statement.kind is Kind.TRUNCATE_TABLE
+    return statement is not None and statement.kind is DdlKind.TRUNCATE_TABLE
 
 
 def find_altered_table(sql: str, db: str) -> Name | None:
     """The only table that a statement alters, None for another statement; `db`: the database of an unqualified name."""
     statement = _classify_one(sql)
-    if statement is None or statement.kind not in (Kind.ALTER_TABLE, Kind.CREATE_INDEX, Kind.DROP_INDEX):
+    if statement is None or statement.kind not in (DdlKind.ALTER_TABLE, DdlKind.CREATE_INDEX, DdlKind.DROP_INDEX):
         return None
     names = find_replaced_names(sql, db)
     return names[0] if len(names) == 1 else None
@@ -99,7 +99,11 @@ def find_altered_table(sql: str, db: str) -> Name | None:
 def makes_or_drops_table(sql: str) -> bool:
     """True for CREATE and DROP TABLE: whether the table exists shows whether the statement ran."""
     statement = _classify_one(sql)
-    return statement is not None and statement.kind in (Kind.CREATE_TABLE, Kind.CREATE_TABLE_LIKE, Kind.DROP_TABLE)
+    return statement is not None and statement.kind in (
+        DdlKind.CREATE_TABLE,
+        DdlKind.CREATE_TABLE_LIKE,
+        DdlKind.DROP_TABLE,
+    )
 
 
 def put_table_name(sql: str, db: str, table: Name, other: Name) -> str:

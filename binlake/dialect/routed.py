@@ -6,7 +6,7 @@ from typing import Protocol
 
 from binlake.dialect.classify import Classified
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.names import fold_pair
 
 
@@ -30,11 +30,11 @@ class RoutedDdl(Protocol):
         """The DDL's text, with the target's names."""
 
     @property
-    def before(self) -> Definitions:
+    def before(self) -> DdlSide:
         """The definitions that the DDL touches, as they were before it."""
 
     @property
-    def after(self) -> Definitions:
+    def after(self) -> DdlSide:
         """The definitions that the DDL touches, as they are after it."""
 
 
@@ -45,7 +45,7 @@ def find_altered_table(statement: Classified, ddl: RoutedDdl) -> TableDef | None
     return find_table(ddl.after, statement, ddl) or (ddl.after.tables[0] if len(ddl.after.tables) == 1 else None)
 
 
-def find_table(side: Definitions, statement: Classified, ddl: RoutedDdl) -> TableDef | None:
+def find_table(side: DdlSide, statement: Classified, ddl: RoutedDdl) -> TableDef | None:
     """The definition on one `side` of the DDL of the table that its text names first."""
     db, name = statement.tables[0]
     wanted = fold_pair((db or ddl.db, name))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from binlake.dialect.classify import Kind, classify_tokens
+from binlake.dialect.classify import DdlKind, classify_tokens
 from binlake.dialect.tokens import Quoting, Token, TokenKind, render, tokenize
 from binlake.errors import SchemaError
 from binlake.rows.schema import TableDef
@@ -23,7 +23,7 @@ _MODES = tuple(Quoting(ansi, backslashes) for ansi in (False, True) for backslas
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownNames:
     """The `names` (folded) of objects, columns, keys and partitions, and the `texts`, in the definitions around a
     DDL."""
 
@@ -31,7 +31,7 @@ class Known:
     texts: frozenset[str]
 
     @classmethod
-    def of(cls, databases: Iterable[str], tables: Iterable[TableDef]) -> Known:
+    def of(cls, databases: Iterable[str], tables: Iterable[TableDef]) -> KnownNames:
         """Collect them from the names of databases and the definitions of tables before and after the DDL."""
         names, texts = set(map(fold_name, databases)), set[str]()
         for table in tables:
@@ -40,7 +40,7 @@ class Known:
         return cls(frozenset(names), frozenset(texts))
 
 
-def standardize_text(query: str, job_query: str, known: Known) -> str:
+def standardize_text(query: str, job_query: str, known: KnownNames) -> str:
     """`query` of a binlog in standard form; `job_query`: the session's original text from the job.
 
     Raises SchemaError if the text fits the definitions in no sql_mode, or in several with different meanings.
@@ -70,7 +70,7 @@ def tokenize_restored(query: str) -> list[Token]:
     return tokenize(query, plain_strings=_RestoredStrings())
 
 
-def _read_in_mode(query: str, quoting: Quoting, known: Known) -> Iterator[str]:
+def _read_in_mode(query: str, quoting: Quoting, known: KnownNames) -> Iterator[str]:
     """`query`, read in one sql_mode, in standard form; nothing if it does not fit the definitions."""
     try:
         tokens = tokenize(query, quoting)
@@ -80,20 +80,20 @@ def _read_in_mode(query: str, quoting: Quoting, known: Known) -> Iterator[str]:
         yield render(standardize_tokens(tokens))
 
 
-def _fits_definitions(tokens: Sequence[Token], quoting: Quoting, known: Known) -> bool:
+def _fits_definitions(tokens: Sequence[Token], quoting: Quoting, known: KnownNames) -> bool:
     statement = classify_tokens([token for token in tokens if token.kind is not TokenKind.COMMENT])
-    if statement.kind is Kind.OTHER or not statement.tables:
+    if statement.kind is DdlKind.OTHER or not statement.tables:
         return False
     quoted = [token for token in tokens if token.text[:1] == '"']
     # A view's SELECT may have names that are not in the definitions, so only its first name is checked.
-    named = quoted[:1] if statement.kind is Kind.CREATE_VIEW else quoted
+    named = quoted[:1] if statement.kind is DdlKind.CREATE_VIEW else quoted
     if quoting.ansi and (not quoted or any(fold_name(token.value) not in known.names for token in named)):
         return False
     strings = [token for token in tokens if token.kind is TokenKind.STRING]
     doubtful = [t for t in strings if t.text[0] == '"' or "\\" in t.text]
     if not quoting.backslashes and not any("\\" in token.text for token in strings):
         return False
-    return statement.kind is Kind.CREATE_VIEW or all(token.value in known.texts for token in doubtful)
+    return statement.kind is DdlKind.CREATE_VIEW or all(token.value in known.texts for token in doubtful)
 
 
 def standardize_tokens(tokens: Iterable[Token]) -> list[Token]:

@@ -22,7 +22,7 @@ from binlake.feed.formats import (
     UPDATE,
     Bodies,
     Changes,
-    Event,
+    FeedEvent,
     Images,
     RowFormat,
     choose_columns_to_send,
@@ -94,7 +94,7 @@ class CanalJsonFormat(RowFormat):
             parts += [b',"_tidb":{"commitTs":', *encode_numbers(changes.commit_ts), b"}"]
         return Bodies(pa.nulls(len(changes), pa.binary()), join_parts([*parts, b"}"]))
 
-    def encode_ddl(self, ddl: LandedDdl, /) -> Event | None:
+    def encode_ddl(self, ddl: LandedDdl, /) -> FeedEvent | None:
         """As Format.encode_ddl: to the first partition, as TiCDC sends it."""
         fields = {
             "database": ddl.db,
@@ -105,13 +105,13 @@ class CanalJsonFormat(RowFormat):
         }
         return self._encode_event(fields, ddl.commit_ts, "commitTs", everywhere=False)
 
-    def encode_watermark(self, ts: int, /) -> Event | None:
+    def encode_watermark(self, ts: int, /) -> FeedEvent | None:
         """As Format.watermark: to all partitions, only with the extension."""
         if not self._options.extension:
             return None
         return self._encode_event({"type": WATERMARK}, ts, "watermarkTs", everywhere=True)
 
-    def _encode_event(self, fields: dict[str, Any], ts: int, name: str, *, everywhere: bool) -> Event:
+    def _encode_event(self, fields: dict[str, Any], ts: int, name: str, *, everywhere: bool) -> FeedEvent:
         time_ms = tso.extract_physical(ts)
         message: dict[str, Any] = {
             "id": 0, "database": "", "table": "", "pkNames": None, "isDdl": False, "type": "",
@@ -120,7 +120,7 @@ class CanalJsonFormat(RowFormat):
         } | fields  # fmt: skip
         if self._options.extension:
             message["_tidb"] = {name: ts}
-        return Event(None, encode_json(message), everywhere)
+        return FeedEvent(None, encode_json(message), everywhere)
 
     def _encode_times(self, changes: Changes) -> list[Part]:
         moments = encode_numbers(pc.shift_right(changes.commit_ts, tso.LOGICAL_BITS))

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.config.model import Replication
 from binlake.config.protocols import AvroOptions
 from binlake.config.storage import list_storage_warnings
 from binlake.ddl.targets import Naming
 from binlake.errors import BinlakeError, ConfigError
 from binlake.feed.protocols import format_of
-from binlake.feed.registry import Registry
+from binlake.feed.registry import SchemaRegistry
 from binlake.lake.paths import LakePaths
 from binlake.lake.shardlocks import read_target_tables_at
 from binlake.lake.windowlog import WindowLog
@@ -37,7 +37,7 @@ class FeedReport:
                 "refusals": [str(error) for error in self.refused], "warnings": list(self.warnings)}  # fmt: skip
 
 
-def check_tables(feed: Feed, tables: Iterable[TableDef], beside: Iterable[Feed] = ()) -> FeedReport:
+def check_tables(feed: FeedSection, tables: Iterable[TableDef], beside: Iterable[FeedSection] = ()) -> FeedReport:
     """Check the feed with the present `tables` (names of the target): S2-15, S2-32, S2-42, S2-46.
 
     `beside`: the replication's feeds; a topic that two of them write to is a warning.
@@ -71,13 +71,13 @@ def read_landed_tables(replication: Replication) -> list[TableDef] | None:
     return sorted(tables, key=lambda table: (table.db, table.name))
 
 
-def require_servers_answer(feed: Feed) -> None:
+def require_servers_answer(feed: FeedSection) -> None:
     """Require that brokers and registry answer and accept the feed. Raises Transient, Permanent."""
     for error in find_connection_problems(feed):
         raise error
 
 
-def find_connection_problems(feed: Feed) -> list[BinlakeError]:
+def find_connection_problems(feed: FeedSection) -> list[BinlakeError]:
     """The errors of brokers and registry that refuse the feed or cannot be reached."""
     problems: list[BinlakeError] = []
     for ask in (_ask_brokers, _ask_registry):
@@ -88,7 +88,7 @@ def find_connection_problems(feed: Feed) -> list[BinlakeError]:
     return problems
 
 
-def _ask_brokers(feed: Feed) -> None:
+def _ask_brokers(feed: FeedSection) -> None:
     if feed.sink.kafka is not None:
         # Imported late: without such a feed no Kafka client is needed (S0-05).
         from binlake.feed.kafkaclient import require_brokers
@@ -96,14 +96,14 @@ def _ask_brokers(feed: Feed) -> None:
         require_brokers(feed.sink.kafka)
 
 
-def _ask_registry(feed: Feed) -> None:
+def _ask_registry(feed: FeedSection) -> None:
     if feed.schema_registry:
-        with Registry(feed.schema_registry) as registry:
+        with SchemaRegistry(feed.schema_registry) as registry:
             registry.require_answer()
 
 
 def _list_double_topics(
-    feed: Feed, own_tables: Iterable[TableDef], topics: Mapping[str, str], beside: Iterable[Feed]
+    feed: FeedSection, own_tables: Iterable[TableDef], topics: Mapping[str, str], beside: Iterable[FeedSection]
 ) -> list[str]:
     """Warnings for topics that two feeds write: consumers get each change twice, in no common order."""
     others = [other for other in beside if other.name != feed.name and _share_brokers(feed, other)]
@@ -116,7 +116,7 @@ def _list_double_topics(
     ]
 
 
-def _find_topic(feed: Feed, table: TableDef) -> str | None:
+def _find_topic(feed: FeedSection, table: TableDef) -> str | None:
     """The topic of the table; None if the feed does not, or cannot, send it."""
     try:
         return feed.topics.find_topic(table.db, table.name) if feed.tables.matches(table.db, table.name) else None
@@ -125,12 +125,12 @@ def _find_topic(feed: Feed, table: TableDef) -> str | None:
         return None
 
 
-def _share_brokers(feed: Feed, other: Feed) -> bool:
+def _share_brokers(feed: FeedSection, other: FeedSection) -> bool:
     one, two = feed.sink.kafka, other.sink.kafka
     return one is not None and two is not None and not set(one.brokers).isdisjoint(two.brokers)
 
 
-def _list_overflows(feed: Feed, table: TableDef) -> list[str]:
+def _list_overflows(feed: FeedSection, table: TableDef) -> list[str]:
     if not isinstance(feed.options, AvroOptions) or feed.options.unsigned_bigints != "long":
         return []
     names = [column.name for column in table.row_columns if column.tp == t.LONGLONG and column.unsigned]

@@ -16,14 +16,14 @@ from binlake.base.arguments import add_output, parse_count, read_moment
 from binlake.base.filestore import open_store
 from binlake.base.terminal import escape_invisible
 from binlake.config import load_replication
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.config.sinkuri import SinkUri, parse_sink_uri
 from binlake.errors import ConfigError, Permanent
 from binlake.feed.reading.decoders import build_decoder
-from binlake.feed.reading.events import Event
+from binlake.feed.reading.events import MessageEvent
 from binlake.feed.reading.files import read_files
 from binlake.feed.reading.topic import read_topic
-from binlake.feed.registry import Registry
+from binlake.feed.registry import SchemaRegistry
 
 
 class FeedCommand:
@@ -72,21 +72,23 @@ class FeedCommand:
         return 0
 
 
-def _load_feed(args: argparse.Namespace) -> Feed | None:
+def _load_feed(args: argparse.Namespace) -> FeedSection | None:
     named = args.replication is not None and args.feed is not None
     if named == (args.uri is not None) or (args.replication is None) != (args.feed is None):
         raise ConfigError("there is nothing to read", hint="give a URI, or --replication FILE and --feed NAME")
     return load_replication(args.replication).require_feed(args.feed) if named else None
 
 
-def _read_events(uri: SinkUri, registry: str, table: tuple[str, str] | None, feed: Feed | None) -> Iterator[Event]:
+def _read_events(
+    uri: SinkUri, registry: str, table: tuple[str, str] | None, feed: FeedSection | None
+) -> Iterator[MessageEvent]:
     if uri.storage is not None:
         options = uri.options if feed is None else feed.options
         yield from read_files(open_store(uri.storage), options, _is_table(table))
     elif uri.kafka is not None:
         topic = _require_topic(uri, table, feed)
         if registry:
-            with Registry(registry) as opened:
+            with SchemaRegistry(registry) as opened:
                 decoder = build_decoder(uri.protocol, opened.fetch_schema)
                 for record in read_topic(uri.kafka, topic):
                     yield from decoder(record)
@@ -96,7 +98,7 @@ def _read_events(uri: SinkUri, registry: str, table: tuple[str, str] | None, fee
                 yield from decoder(record)
 
 
-def _require_topic(uri: SinkUri, table: tuple[str, str] | None, feed: Feed | None) -> str:
+def _require_topic(uri: SinkUri, table: tuple[str, str] | None, feed: FeedSection | None) -> str:
     if feed is None:
         if not uri.topic:
             raise ConfigError("the URI names no topic", hint="write kafka://host:port/topic?protocol=avro")
@@ -110,7 +112,7 @@ def _is_table(table: tuple[str, str] | None) -> Callable[[str, str], bool]:
     return lambda db, name: table is None or (db, name) == table
 
 
-def _is_wanted(event: Event, table: tuple[str, str] | None, lo: int | None, hi: int | None) -> bool:
+def _is_wanted(event: MessageEvent, table: tuple[str, str] | None, lo: int | None, hi: int | None) -> bool:
     if table is not None and event.op != "watermark" and (event.db, event.table) != table:
         return False
     if lo is None and hi is None:
@@ -124,11 +126,11 @@ def _is_wanted(event: Event, table: tuple[str, str] | None, lo: int | None, hi: 
     return (lo is None or event.commit_ts > lo) and (hi is None or event.commit_ts <= hi)
 
 
-def _show_json(event: Event) -> str:
+def _show_json(event: MessageEvent) -> str:
     return json.dumps(event.to_dict(), ensure_ascii=False)
 
 
-def _show_text(event: Event) -> str:
+def _show_text(event: MessageEvent) -> str:
     values = event.to_dict()
     rows = [_format_value(values.get(name)) for name in ("key", "value") if values.get(name) is not None]
     time = "" if event.commit_ts is None else tso.to_datetime(event.commit_ts).isoformat(" ", "milliseconds")

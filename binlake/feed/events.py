@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pyarrow as pa
 
 from binlake.ddl.definitions import LandedDdl
-from binlake.feed.formats import Event, Format
+from binlake.feed.formats import FeedEvent, Format
 from binlake.feed.messages import FIRST_PARTITION, MESSAGE_SCHEMA
 from binlake.rules.topics import Topics
 
@@ -54,7 +54,7 @@ def _find_topics(ddl: LandedDdl, topics: Topics, takes: Takes) -> set[str]:
 
 
 def _build_row(
-    position: tuple[int, int, int], name: tuple[str, str], op: str, topic: str, event: Event | None
+    position: tuple[int, int, int], name: tuple[str, str], op: str, topic: str, event: FeedEvent | None
 ) -> dict[str, object]:
     key, value, everywhere = event or (None, None, True)
     number = None if everywhere else FIRST_PARTITION

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from binlake import tso
 from binlake.base.arguments import add_output, read_moment
-from binlake.base.filestore import Store, StoreAddress, open_store
+from binlake.base.filestore import StoreAddress, StoredFiles, open_store
 from binlake.base.terminal import print_table
 from binlake.binlogfile.checking import FileReport, FolderReport, list_files, verify_files
 from binlake.binlogfile.index import read_index
 from binlake.config import load_replication
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.config.model import Replication
 from binlake.config.storage import BINLOG_FILES, parse_store_address
 from binlake.errors import ConfigError
@@ -60,7 +60,7 @@ class FilesCommand:
         return 0 if args.action == "list" or report.is_intact else 1
 
 
-def _load_feed(args: argparse.Namespace) -> tuple[Replication, Feed] | tuple[None, None]:
+def _load_feed(args: argparse.Namespace) -> tuple[Replication, FeedSection] | tuple[None, None]:
     named = args.replication is not None and args.feed is not None
     if named == (args.place is not None) or (args.replication is None) != (args.feed is None):
         raise ConfigError("no files are given", hint="give a folder or URI, or --replication FILE and --feed NAME")
@@ -70,13 +70,13 @@ def _load_feed(args: argparse.Namespace) -> tuple[Replication, Feed] | tuple[Non
     return replication, replication.require_feed(args.feed)
 
 
-def _require_storage(feed: Feed) -> StoreAddress:
+def _require_storage(feed: FeedSection) -> StoreAddress:
     if feed.sink.storage is None or feed.sink.protocol != BINLOG_FILES:
         raise ConfigError("the feed writes no binlog files", where={"feed": feed.name}, hint="its protocol is not pb")
     return feed.sink.storage
 
 
-def _verify_with_lake(store: Store, replication: Replication | None, feed: Feed) -> FolderReport:
+def _verify_with_lake(store: StoredFiles, replication: Replication | None, feed: FeedSection) -> FolderReport:
     index = read_index(store)
     if replication is None or index is None:
         raise ConfigError(

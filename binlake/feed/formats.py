@@ -71,14 +71,14 @@ class Bodies(NamedTuple):
     values: Array
 
 
-class Schemas(NamedTuple):
+class MessageSchemas(NamedTuple):
     """The texts of a table's message schemas in the registry; None if the protocol has no schemas."""
 
     key: str | None = None
     value: str | None = None
 
 
-class Event(NamedTuple):
+class FeedEvent(NamedTuple):
     """A message other than a row change. `everywhere`: it goes to all partitions of its topic, else to the first."""
 
     key: bytes | None
@@ -103,7 +103,7 @@ class Format(Protocol):
     @property
     def whole_transactions(self) -> bool: ...
 
-    def build_schemas(self, table: TableDef, /) -> Schemas:
+    def build_schemas(self, table: TableDef, /) -> MessageSchemas:
         """The schemas of the table's messages. Raises ConfigError for a table that cannot be sent."""
 
     def encode(self, changes: Changes) -> Bodies:
@@ -112,10 +112,10 @@ class Format(Protocol):
     def assemble(self, messages: pa.Table) -> pa.Table:
         """The messages to send for `messages`, which are complete transactions in order; usually unchanged."""
 
-    def encode_ddl(self, ddl: LandedDdl, /) -> Event | None:
+    def encode_ddl(self, ddl: LandedDdl, /) -> FeedEvent | None:
         """The message of a DDL; None if the protocol has none."""
 
-    def encode_watermark(self, ts: int, /) -> Event | None:
+    def encode_watermark(self, ts: int, /) -> FeedEvent | None:
         """The message that everything at or below `ts` has been sent; None if the protocol has none."""
 
 
@@ -126,19 +126,19 @@ class RowFormat:
     one_partition = False
     whole_transactions = False
 
-    def build_schemas(self, _table: TableDef, /) -> Schemas:
+    def build_schemas(self, _table: TableDef, /) -> MessageSchemas:
         """No schemas."""
-        return Schemas()
+        return MessageSchemas()
 
     def assemble(self, messages: pa.Table) -> pa.Table:
         """`messages` unchanged."""
         return messages
 
-    def encode_ddl(self, _ddl: LandedDdl, /) -> Event | None:
+    def encode_ddl(self, _ddl: LandedDdl, /) -> FeedEvent | None:
         """None."""
         return None
 
-    def encode_watermark(self, _ts: int, /) -> Event | None:
+    def encode_watermark(self, _ts: int, /) -> FeedEvent | None:
         """None."""
         return None
 

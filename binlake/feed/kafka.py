@@ -24,10 +24,10 @@ from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay
 
 from binlake.base.dictionaries import encode_dictionary
 from binlake.base.lakecolumns import Message
-from binlake.config.sinkuri import Kafka
+from binlake.config.sinkuri import KafkaConnection
 from binlake.errors import BinlakeError, Fenced, Permanent, Transient
 from binlake.feed.kafkaclient import TIMEOUT_S, TOO_LARGE, build_client_settings, convert_error, format_key
-from binlake.feed.position import Position
+from binlake.feed.position import ChangePosition
 from binlake.lake.tables import MESSAGE
 
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
@@ -37,10 +37,10 @@ POSITIONS = "binlake-feed-positions"
 _COMPACT = {"cleanup.policy": "compact", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.01"}
 
 
-class Publisher:
+class KafkaPublisher:
     """The only publisher of `feed`. `position`: the last change that was sent; None at first."""
 
-    def __init__(self, kafka: Kafka, feed: str, *, transactions: bool = True) -> None:
+    def __init__(self, kafka: KafkaConnection, feed: str, *, transactions: bool = True) -> None:
         """Connects at `__enter__`. `feed`: a name that is unique among all feeds that share the brokers."""
         self._kafka, self._feed, self._transactions = kafka, feed, transactions
         self._where = {"feed": feed, "brokers": ",".join(kafka.brokers)}
@@ -48,9 +48,9 @@ class Publisher:
         self._fenced = False
         self._partitions: dict[str, int] = {}
         self._sending: pa.Table = MESSAGE.build_arrow_schema().empty_table()
-        self.position: Position | None = None
+        self.position: ChangePosition | None = None
 
-    def __enter__(self) -> Publisher:
+    def __enter__(self) -> KafkaPublisher:
         """Fence the former publisher and read the position. Raises Transient, Permanent."""
         try:
             self._admin = AdminClient(build_client_settings(self._kafka))
@@ -106,7 +106,7 @@ class Publisher:
         known = self._admin.list_topics(timeout=TIMEOUT_S).topics
         return {topic: len(known[topic].partitions) for topic in topics if topic in known}
 
-    def publish(self, messages: pa.Table, position: Position) -> None:
+    def publish(self, messages: pa.Table, position: ChangePosition) -> None:
         """Send the messages in order, and record `position` as the feed's position.
 
         Raises Permanent for a message that Kafka refuses, Fenced when another publisher took over, else Transient.
@@ -120,7 +120,7 @@ class Publisher:
         """Delete the feed's position, so that the next publisher with its name starts anew. Raises as `publish`."""
         self._commit(None, None)
 
-    def _commit(self, messages: pa.Table | None, position: Position | None) -> None:
+    def _commit(self, messages: pa.Table | None, position: ChangePosition | None) -> None:
         try:
             if self._transactions:
                 self._producer.begin_transaction()
@@ -270,7 +270,7 @@ class Publisher:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
 
-    def _read_position(self) -> Position | None:
+    def _read_position(self) -> ChangePosition | None:
         settings = {
             "group.id": f"binlake-{self._feed}",
             "enable.auto.commit": False,
@@ -288,7 +288,7 @@ class Publisher:
                 if problem is None:
                     if message.key() == self._feed.encode():
                         value = message.value()
-                        position = Position.from_text(value.decode()) if value else None
+                        position = ChangePosition.from_text(value.decode()) if value else None
                 elif problem.code() == KafkaError._PARTITION_EOF:
                     return position
                 else:

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from binlake.base.secrets import resolve_secret
-from binlake.config.sinkuri import Kafka
+from binlake.config.sinkuri import KafkaConnection
 from binlake.errors import BinlakeError, Fenced, Permanent, Transient
 
 TIMEOUT_S = 30.0
@@ -47,7 +47,7 @@ def convert_error(error: KafkaException, where: Mapping[str, object]) -> Binlake
     return Transient(words, where=where, hint="check the brokers")
 
 
-def require_brokers(kafka: Kafka) -> None:
+def require_brokers(kafka: KafkaConnection) -> None:
     """Require that a broker answers and accepts the feed. Raises Transient, Permanent."""
     where = {"brokers": ",".join(kafka.brokers)}
     # On a refused connection the client only reports its own timeout, so collect the errors.
@@ -59,7 +59,7 @@ def require_brokers(kafka: Kafka) -> None:
         raise next((each for each in errors if isinstance(each, Permanent)), convert_error(error, where)) from None
 
 
-def build_client_settings(kafka: Kafka) -> dict[str, Any]:
+def build_client_settings(kafka: KafkaConnection) -> dict[str, Any]:
     """Settings that consumer, producer and admin client share. Raises ConfigError for a secret that is not set."""
     settings: dict[str, Any] = {
         "bootstrap.servers": ",".join(kafka.brokers),

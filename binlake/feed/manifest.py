@@ -16,7 +16,7 @@ class EncodeManifest(OfWindow):
     """Sealed by encode for the feed's window (lo, hi].
 
     `messages`: number of messages; `ddls`: number of DDL without a message in the feed; `digest`: that of the messages;
-    `schemas`: texts by fingerprint; `config`: `Feed.compute_data_hash` of the section with which it was encoded;
+    `schemas`: texts by fingerprint; `config`: `FeedSection.compute_data_hash` of the section with which it was encoded;
     `tables`: for a feed that writes files, the versions of its tables.
     """
 

@@ -21,7 +21,7 @@ from binlake.base.lakecolumns import Message, Mutation
 from binlake.base.rowhash import hash_rows
 from binlake.changes.net.events import group_rows_by_table
 from binlake.ddl.definitions import Segments, WindowDefinitions
-from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Format, Schemas, find_row_key
+from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Format, MessageSchemas, find_row_key
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rules.topics import Topics
 from binlake.statements.maps import ImageMaps
@@ -61,14 +61,14 @@ def compute_fingerprint(schema: str) -> str:
 
 
 @dataclass(frozen=True)
-class TableForm:
+class MessageForm:
     """How rows of one definition are sent: topic, partition rule, key columns and schemas."""
 
     table: TableDef
     topic: str
     partition: str
     key: tuple[ColumnInfo, ...]
-    schemas: Schemas
+    schemas: MessageSchemas
 
 
 class MessageEncoder:
@@ -79,7 +79,7 @@ class MessageEncoder:
         self._definitions, self._segments = definitions, segments
         self._topics, self._format = topics, format_
         self._starts = np.array(segments.starts, np.int64)
-        self._forms: dict[tuple[str, str, int], TableForm] = {}
+        self._forms: dict[tuple[str, str, int], MessageForm] = {}
 
     def encode(self, rows: pa.RecordBatch) -> pa.Table:
         """Convert rows of `mutation`, whole transactions in commit order, to messages (MESSAGE_SCHEMA) in that order.
@@ -121,11 +121,11 @@ class MessageEncoder:
             for segment in np.unique(own):
                 yield name, int(segment), numbers[own == segment]
 
-    def _find_form(self, db: str, table: str, segment: int) -> TableForm:
+    def _find_form(self, db: str, table: str, segment: int) -> MessageForm:
         form = self._forms.get((db, table, segment))
         if form is None:
             definition = self._definitions.require_definition_within(db, table, *self._segments.find_bounds(segment))
-            form = self._forms[db, table, segment] = TableForm(
+            form = self._forms[db, table, segment] = MessageForm(
                 definition,
                 self._topics.find_topic(db, table),
                 self._topics.find_dispatcher(db, table).partition,
@@ -134,7 +134,7 @@ class MessageEncoder:
             )
         return form
 
-    def _build_messages(self, form: TableForm, changes: Changes, part: int) -> pa.Table:
+    def _build_messages(self, form: MessageForm, changes: Changes, part: int) -> pa.Table:
         count, rows = len(changes), changes.rows
         bodies: Bodies = self._format.encode(changes)
         columns = [rows.column(name) for name in _PLACE]
@@ -143,7 +143,7 @@ class MessageEncoder:
         columns += [_repeat(text, count) for text in form.schemas]
         return pa.Table.from_arrays([*columns, *bodies], schema=MESSAGE_SCHEMA)
 
-    def _compute_hashes(self, form: TableForm, changes: Changes) -> Array:
+    def _compute_hashes(self, form: MessageForm, changes: Changes) -> Array:
         """The hashes that choose the partition. With index-value, equal keys of a table have equal hashes."""
         count = len(changes)
         if self._format.one_partition:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.config.storage import BINLOG_FILES
 from binlake.errors import ConfigError, PositionMoved
 from binlake.feed.files.binlogs import BinlogPublisher
 from binlake.feed.files.publisher import FilePublisher
 from binlake.feed.manifest import EncodeManifest
-from binlake.feed.position import Position
+from binlake.feed.position import ChangePosition
 from binlake.feed.sink import build_writer_name, open_sink
 from binlake.feed.state import FeedState
 from binlake.lake.windowlog import WindowEvent, WindowLog
@@ -29,7 +29,7 @@ STAGE = "feed-position"
 
 
 def build_file_publisher(
-    windows: WindowLog, feed: Feed, replication: str, state: FeedState
+    windows: WindowLog, feed: FeedSection, replication: str, state: FeedState
 ) -> FilePublisher | BinlogPublisher:
     """The publisher of a feed that writes files. Raises ConfigError."""
     writer = build_writer_name(feed, replication, state.life)
@@ -42,13 +42,17 @@ def build_file_publisher(
     return FilePublisher(storage, feed.sink.protocol, writer, terminator=feed.terminator, recorded=recorded)
 
 
-def end_of(checkpoint: int | None) -> Position | None:
+def end_of(checkpoint: int | None) -> ChangePosition | None:
     """The position of a sink that has everything up to `checkpoint` (commit_ts); None for None."""
-    return None if checkpoint is None else Position.after_commit(checkpoint)
+    return None if checkpoint is None else ChangePosition.after_commit(checkpoint)
 
 
 def require_own_position(
-    windows: WindowLog, feed: Feed, state: FeedState, waiting: Sequence[EncodeManifest], found: Position | None
+    windows: WindowLog,
+    feed: FeedSection,
+    state: FeedState,
+    waiting: Sequence[EncodeManifest],
+    found: ChangePosition | None,
 ) -> None:
     """Require that the sink's position `found` is this lake's own. `waiting`: the windows that publish takes next.
 
@@ -65,7 +69,7 @@ def require_own_position(
     )  # fmt: skip
 
 
-def adopt_position(windows: WindowLog, feed: Feed, replication: str, state: FeedState) -> Position | None:
+def adopt_position(windows: WindowLog, feed: FeedSection, replication: str, state: FeedState) -> ChangePosition | None:
     """From now on believe the position that the sink reports; returns it. Raises Transient, Permanent, ConfigError."""
     found = _read_sink_position(windows, feed, replication, state)
     place = 0 if found is None else found.commit_ts
@@ -74,7 +78,9 @@ def adopt_position(windows: WindowLog, feed: Feed, replication: str, state: Feed
     return found
 
 
-def _read_sink_position(windows: WindowLog, feed: Feed, replication: str, state: FeedState) -> Position | None:
+def _read_sink_position(
+    windows: WindowLog, feed: FeedSection, replication: str, state: FeedState
+) -> ChangePosition | None:
     if feed.sink.storage is not None:
         with build_file_publisher(windows, feed, replication, state) as files:
             return end_of(files.checkpoint)
@@ -82,43 +88,47 @@ def _read_sink_position(windows: WindowLog, feed: Feed, replication: str, state:
         return out.position
 
 
-def _find_own_end(windows: WindowLog, feed: Feed, state: FeedState) -> Position | None:
+def _find_own_end(windows: WindowLog, feed: FeedSection, state: FeedState) -> ChangePosition | None:
     """The end of the last window that left a position: for Kafka, a window without messages leaves none."""
     only_with_rows = feed.sink.storage is None
     return end_of(_find_published(windows, feed, state.life_ms, with_rows=only_with_rows))
 
 
-def _find_published(windows: WindowLog, feed: Feed, since_ms: int, *, with_rows: bool) -> int | None:
+def _find_published(windows: WindowLog, feed: FeedSection, since_ms: int, *, with_rows: bool) -> int | None:
     return windows.find_greatest_hi("publish", name_feed_sink(feed.name), since_ms=since_ms, with_rows=with_rows)
 
 
-def leaves_position(feed: Feed, manifest: EncodeManifest) -> bool:
+def leaves_position(feed: FeedSection, manifest: EncodeManifest) -> bool:
     """True when publishing the window moves the sink's position: Kafka gets nothing of a window without messages."""
     return bool(manifest.messages) or feed.sink.storage is not None
 
 
-def build_start(feed: Feed, manifest: EncodeManifest, run_id: str) -> WindowEvent:
+def build_start(feed: FeedSection, manifest: EncodeManifest, run_id: str) -> WindowEvent:
     """The event to record before the first write of the window to the sink."""
     return WindowEvent("publish", manifest.lo, manifest.hi, "started", run_id=run_id, sink=name_feed_sink(feed.name))
 
 
 def _is_inside(
-    windows: WindowLog, feed: Feed, state: FeedState, waiting: Sequence[EncodeManifest], found: Position | None
+    windows: WindowLog,
+    feed: FeedSection,
+    state: FeedState,
+    waiting: Sequence[EncodeManifest],
+    found: ChangePosition | None,
 ) -> bool:
     """True inside the first window that leaves a position, if it was begun."""
     first = next((one for one in waiting if leaves_position(feed, one)), None)
     if first is None or found is None:
         return False
     # Binlog files have the window's lo at first.
-    low = Position.after_commit(first.lo - 1 if feed.sink.storage is not None else first.lo)
-    if not low < found <= Position.after_commit(first.hi):
+    low = ChangePosition.after_commit(first.lo - 1 if feed.sink.storage is not None else first.lo)
+    if not low < found <= ChangePosition.after_commit(first.hi):
         return False
     begun = windows.read_events(stage="publish", state="started", within=(first.lo, first.hi))
     own = [event for event in begun if event["sink"] == name_feed_sink(feed.name) and event["at_ms"] > state.life_ms]
     return any((event["lo"], event["hi"]) == (first.lo, first.hi) for event in own)
 
 
-def _is_adopted(windows: WindowLog, feed: Feed, state: FeedState, found: Position | None) -> bool:
+def _is_adopted(windows: WindowLog, feed: FeedSection, state: FeedState, found: ChangePosition | None) -> bool:
     """True for the position that was adopted last, until publish went past it."""
     events = windows.read_last_events((STAGE,), 1, ("adopted",), sink=name_feed_sink(feed.name))
     if not events or events[0]["at_ms"] <= state.life_ms:
@@ -130,7 +140,7 @@ def _is_adopted(windows: WindowLog, feed: Feed, state: FeedState, found: Positio
     return later is None or later <= last["hi"]
 
 
-def _describe(own: Position | None, found: Position | None) -> str:
+def _describe(own: ChangePosition | None, found: ChangePosition | None) -> str:
     if found is None:
         return f"everything up to {_name(own)} was sent, and the sink has no position"
     if own is None:
@@ -138,7 +148,7 @@ def _describe(own: Position | None, found: Position | None) -> str:
     return f"the sink is at {_name(found)}, {'ahead of' if found > own else 'behind'} {_name(own)}"
 
 
-def _name(position: Position | None) -> str:
+def _name(position: ChangePosition | None) -> str:
     """A position for people: the commit_ts alone where that is all."""
     if position is None:
         return "none"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 _LAST_START_TS, _LAST_SEQ = (1 << 63) - 1, (1 << 31) - 1
 
 
-class Position(NamedTuple):
+class ChangePosition(NamedTuple):
     """A position in the order of all changes."""
 
     commit_ts: int
@@ -15,12 +15,12 @@ class Position(NamedTuple):
     seq: int
 
     @classmethod
-    def after_commit(cls, commit_ts: int) -> Position:
+    def after_commit(cls, commit_ts: int) -> ChangePosition:
         """The end of all changes with this commit_ts."""
         return cls(commit_ts, _LAST_START_TS, _LAST_SEQ)
 
     @classmethod
-    def from_text(cls, text: str) -> Position:
+    def from_text(cls, text: str) -> ChangePosition:
         """Parse what `to_text` wrote."""
         return cls(*map(int, text.split("-")))
 

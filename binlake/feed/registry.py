@@ -35,7 +35,7 @@ def encode_header(schema_id: int) -> bytes:
     return MAGIC + schema_id.to_bytes(4, "big")
 
 
-class Registry:
+class SchemaRegistry:
     """A client that caches the newest schema id of each subject."""
 
     def __init__(self, url: str) -> None:
@@ -54,7 +54,7 @@ class Registry:
         )  # fmt: skip
         self._ids: dict[str, tuple[str, int]] = {}
 
-    def __enter__(self) -> Registry:
+    def __enter__(self) -> SchemaRegistry:
         return self
 
     def __exit__(

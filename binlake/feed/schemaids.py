@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from binlake.base.dictionaries import encode_dictionary
 from binlake.base.lakecolumns import Message
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.errors import ConfigError
-from binlake.feed.registry import Registry, SchemaRefused, encode_header
+from binlake.feed.registry import SchemaRefused, SchemaRegistry, encode_header
 from binlake.feed.schemaorder import MayRegister
 from binlake.rules.topics import format_subject
 
@@ -32,9 +32,9 @@ class SchemaIds:
     `may_register`: for messages that are sent again: which schemas may become the newest of their subject.
     """
 
-    def __init__(self, feed: Feed, may_register: MayRegister | None = None) -> None:
+    def __init__(self, feed: FeedSection, may_register: MayRegister | None = None) -> None:
         self._feed, self._may_register = feed, may_register
-        self._registry: Registry | None = None
+        self._registry: SchemaRegistry | None = None
         self._headers: dict[tuple[str, str, str], bytes] = {}
         self.refused: SchemaRefused | None = None
 
@@ -102,7 +102,7 @@ class SchemaIds:
             where = {**error.where, "subject": subject}
             raise SchemaRefused(error.message, where=where, hint=error.hint) from None
 
-    def _open_registry(self) -> Registry:
+    def _open_registry(self) -> SchemaRegistry:
         if self._registry is None:
             if not self._feed.schema_registry:
                 raise ConfigError(
@@ -110,7 +110,7 @@ class SchemaIds:
                     where={"feed": self._feed.name, "protocol": self._feed.sink.protocol},
                     hint="set schema-registry",
                 )
-            registry = Registry(self._feed.schema_registry)
+            registry = SchemaRegistry(self._feed.schema_registry)
             registry.require_answer()
             self._registry = registry
         return self._registry

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from functools import cached_property
 
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.config.model import Replication
 from binlake.ddl.definitions import LandedDdl, WindowDefinitions
 from binlake.ddl.targets import Naming, TargetTables
@@ -28,7 +28,7 @@ MayRegister = Callable[[str, str, str, str], bool]
 class SchemaOrder:
     """The order of schemas in the landed range (lo, hi]."""
 
-    def __init__(self, replication: Replication, feed: Feed, lo: int, hi: int) -> None:
+    def __init__(self, replication: Replication, feed: FeedSection, lo: int, hi: int) -> None:
         self._replication, self._feed, self._lo, self._hi = replication, feed, lo, hi
 
     def may_follow(self, topic: str, part: str, schema: str, newest: str) -> bool:

@@ -21,7 +21,7 @@ from binlake.base.lakecolumns import Message
 from binlake.errors import ImmutableWindow
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import ORDER
-from binlake.feed.position import Position
+from binlake.feed.position import ChangePosition
 from binlake.lake.dataset import open_dataset
 from binlake.lake.opentable import open_table
 from binlake.lake.paths import LakePaths
@@ -58,7 +58,7 @@ _PLACE = ORDER[:3]
 _REPEATED = (Message.DB, Message.TABLE, Message.OP, Message.TOPIC, Message.KEY_SCHEMA, Message.VALUE_SCHEMA)
 
 
-def read_sealed(paths: LakePaths, manifest: EncodeManifest, after: Position | None) -> Iterator[pa.Table]:
+def read_sealed(paths: LakePaths, manifest: EncodeManifest, after: ChangePosition | None) -> Iterator[pa.Table]:
     """The messages of `manifest` after `after`, in order; a change is never split. Raises ImmutableWindow."""
     data = open_dataset(open_table(paths.locate_table(build_message_table(manifest.feed).name)), _REPEATED)
     condition = ds.field(Message.WINDOW) == manifest.window
@@ -102,9 +102,9 @@ def split_changes(messages: pa.Table, most: int) -> Iterator[pa.Table]:
         start = end
 
 
-def find_last_position(messages: pa.Table) -> Position:
+def find_last_position(messages: pa.Table) -> ChangePosition:
     """The position of the last of `messages`."""
-    return Position(*(messages.column(name)[-1].as_py() for name in _PLACE))
+    return ChangePosition(*(messages.column(name)[-1].as_py() for name in _PLACE))
 
 
 @dataclass
@@ -133,13 +133,13 @@ class _Survey:
     def compute_digest(self) -> str:
         return rowhash.compute_digest(rowhash.merge_folds(self._folds))
 
-    def find_cuts(self) -> list[Position]:
+    def find_cuts(self) -> list[ChangePosition]:
         """The last position of each part except the last one."""
         places, weights = np.concatenate(self._places), np.concatenate(self._weights)
         order = compute_order(places)
         parts = np.cumsum(weights[order]) // PART_BYTES
         ends = places[order][np.flatnonzero(np.diff(parts))]
-        return [Position(*place) for place in dict.fromkeys(map(tuple, ends.tolist()))]
+        return [ChangePosition(*place) for place in dict.fromkeys(map(tuple, ends.tolist()))]
 
 
 def _sample(batch: pa.RecordBatch) -> tuple[Ints, Ints]:
@@ -158,7 +158,7 @@ def _measure_sizes(batch: pa.RecordBatch) -> Ints:
     return sizes
 
 
-def _build_range_conditions(cuts: list[Position], after: Position | None) -> Iterator[ds.Expression]:
+def _build_range_conditions(cuts: list[ChangePosition], after: ChangePosition | None) -> Iterator[ds.Expression]:
     """The conditions of the ranges between `cuts`, after `after`."""
     lows = [after, *(cut for cut in cuts if after is None or cut > after)]
     for low, high in zip(lows, [*lows[1:], None], strict=True):
@@ -166,7 +166,7 @@ def _build_range_conditions(cuts: list[Position], after: Position | None) -> Ite
         yield where if high is None else where & ~_build_condition_after(high)
 
 
-def _build_condition_after(place: Position) -> ds.Expression:
+def _build_condition_after(place: ChangePosition) -> ds.Expression:
     """The condition that a message comes after `place` in the order of changes."""
     commit_ts, start_ts, seq = (ds.field(name) for name in _PLACE)
     in_start = (start_ts > place.start_ts) | ((start_ts == place.start_ts) & (seq > place.seq))

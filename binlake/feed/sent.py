@@ -16,7 +16,7 @@ MOST_TOPICS = 200
 
 
 @dataclass
-class Sent:
+class SentCounts:
     """The number of messages, and the bytes of their keys and values including headers."""
 
     messages: int = 0
@@ -29,7 +29,7 @@ class Sent:
         self.bytes += sum(_count_bytes(messages.column(name)) for name in (Message.KEY, Message.VALUE))
         self.topics.update(pc.unique(messages.column(Message.TOPIC)).to_pylist())
 
-    def include(self, other: Sent) -> None:
+    def include(self, other: SentCounts) -> None:
         """Add the counts of another window."""
         self.messages, self.bytes = self.messages + other.messages, self.bytes + other.bytes
         self.topics |= other.topics

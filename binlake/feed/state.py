@@ -15,7 +15,7 @@ from typing import Any, Literal
 import structlog
 
 from binlake import tso
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.errors import Fenced, LostRange, Permanent
 from binlake.lake.failures import describe
 from binlake.lake.windowlog import WindowEvent, WindowLog
@@ -113,7 +113,7 @@ def find_begin(windows: WindowLog, feed: str, state: FeedState) -> int | None:
     return min((event["hi"] for event in own), default=None)
 
 
-def list_begins(windows: WindowLog, feeds: Iterable[Feed], lo: int, run_id: str) -> list[WindowEvent]:
+def list_begins(windows: WindowLog, feeds: Iterable[FeedSection], lo: int, run_id: str) -> list[WindowEvent]:
     """The events to record with the seal of the window that starts at `lo`: one for each feed that begins with it.
 
     They are part of the seal: if the run dies before encode, the next run must not take its own window for the first.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.errors import IncompleteWindow
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.state import FeedState, find_greatest_hi_of_feed
@@ -12,7 +12,7 @@ from binlake.pipeline import name_feed_sink
 _HINT = "run encode first"
 
 
-def list_waiting_windows(windows: WindowLog, feed: Feed, state: FeedState, hi: int) -> list[EncodeManifest]:
+def list_waiting_windows(windows: WindowLog, feed: FeedSection, state: FeedState, hi: int) -> list[EncodeManifest]:
     """The windows that end at or below `hi`, in order. For a window that was encoded again, the last manifest."""
     sink = name_feed_sink(feed.name)
     reached = find_greatest_hi_of_feed(windows, "publish", feed.name, state) or 0
@@ -22,7 +22,7 @@ def list_waiting_windows(windows: WindowLog, feed: Feed, state: FeedState, hi: i
     return [EncodeManifest.from_json(text) for (_, end), text in sorted(sealed.items()) if reached < end <= hi]
 
 
-def list_windows_to_publish(windows: WindowLog, feed: Feed, state: FeedState, hi: int) -> list[EncodeManifest]:
+def list_windows_to_publish(windows: WindowLog, feed: FeedSection, state: FeedState, hi: int) -> list[EncodeManifest]:
     """As `list_waiting_windows`, for publish. Raises IncompleteWindow if encode must run first."""
     hi, reached = feed.limit_ts(hi), find_greatest_hi_of_feed(windows, "publish", feed.name, state)
     manifests = list_waiting_windows(windows, feed, state, hi)
@@ -38,6 +38,6 @@ def list_windows_to_publish(windows: WindowLog, feed: Feed, state: FeedState, hi
     return manifests
 
 
-def matches_section(manifest: EncodeManifest, feed: Feed) -> bool:
+def matches_section(manifest: EncodeManifest, feed: FeedSection) -> bool:
     """True if it was encoded with the feed's present section; assumed for a manifest without `config`."""
     return manifest.config in ("", feed.compute_data_hash())

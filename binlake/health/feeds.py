@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from binlake.cluster.source.hearing import Hearing
 from binlake.config import Replication
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.config.sinkuri import mask_sink_uri
 from binlake.feed.state import (
     FeedProgress,
@@ -99,7 +99,9 @@ class _Passages:
         return find_greatest_hi_of_feed(self._log, stage, feed, state)
 
 
-def _build_feed_view(feed: Feed, log: WindowLog, passages: _Passages, now_ms: int, hearing: Hearing) -> dict[str, Any]:
+def _build_feed_view(
+    feed: FeedSection, log: WindowLog, passages: _Passages, now_ms: int, hearing: Hearing
+) -> dict[str, Any]:
     state = read_state(log, feed.name)
     progress, failure = passages.compute_progress(feed.name, state), _find_failure(feed.name, log, state)
     return {

@@ -12,7 +12,7 @@ import structlog
 
 from binlake import tso
 from binlake.cluster.control.nodes import is_stale
-from binlake.cluster.placement import EtcdClient, NodeStatus, PdClient, Registry
+from binlake.cluster.placement import EtcdClient, NodeRegistry, NodeStatus, PdClient
 from binlake.config import Replication
 from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.health.values import build_age_view
@@ -50,7 +50,7 @@ def build_nodes_view(replication: Replication) -> dict[str, Any]:
     # Fixed texts: readers must not see URLs and file names of the configuration.
     try:
         with contextlib.closing(EtcdClient(urls, timeout_s=TIMEOUT_S, tls=Tls.of(*files))) as etcd:
-            registry = Registry(etcd)
+            registry = NodeRegistry(etcd)
             pumps, drainers, tidb = registry.list_pumps(), registry.list_drainers(), read_tidb_heartbeats(etcd)
         skew_ms = _measure_skew_ms(urls, Tls.of(*files), cache_key)
         rows = _build_node_rows(pumps, drainers, time.time_ns() // 1_000_000 + skew_ms)

@@ -11,7 +11,7 @@ from typing import Any
 from binlake.cluster.source.hearing import Hearing
 from binlake.config import Replication
 from binlake.health.values import (
-    Events,
+    WindowEvents,
     build_blocking_pump,
     build_position_view,
     build_stage_row,
@@ -29,7 +29,7 @@ _ASIDE_EVENTS = 200
 _LAST_OF_SINK = {"sql": "finalize", "mirror": "mirror"}
 
 
-def build_status_view(replication: Replication, log: Events, now_ms: int, hearing: Hearing) -> dict[str, Any]:
+def build_status_view(replication: Replication, log: WindowEvents, now_ms: int, hearing: Hearing) -> dict[str, Any]:
     """State of a replication: landed ts, each sink's position and lag (s), what blocks it, its last rows."""
     names = list_stage_names(replication)
     landed = log.read_newest(("land",), WINDOWS)
@@ -51,7 +51,7 @@ def build_status_view(replication: Replication, log: Events, now_ms: int, hearin
     }
 
 
-def _build_blocked_view(log: Events, last_plan: EventRow) -> dict[str, Any]:
+def _build_blocked_view(log: WindowEvents, last_plan: EventRow) -> dict[str, Any]:
     since_ms = _find_blocked_since(log, last_plan)
     who = build_blocking_pump(build_stage_row(last_plan))
     return {**who, "since": format_utc(since_ms), "since_ms": since_ms}
@@ -62,20 +62,20 @@ def list_stage_names(replication: Replication) -> list[str]:
     return [stage.task for stage in replication.list_stages()]
 
 
-def _list_shard_locks(log: Events) -> list[dict[str, Any]]:
+def _list_shard_locks(log: WindowEvents) -> list[dict[str, Any]]:
     """The tables whose rows waited for others at the end of the last merged window."""
     merged = log.read_newest(("merge",), 1)
     locks = parse_detail(merged[0]).get("shard_locks", ()) if merged else ()
     return [{**lock, "since": build_ts_view(int(lock["since"]))} for lock in locks]
 
 
-def _list_tables_set_aside(log: Events) -> list[dict[str, Any]]:
+def _list_tables_set_aside(log: WindowEvents) -> list[dict[str, Any]]:
     """The tables that are set aside, according to the last event of each."""
     events = log.read_last_events((asides.STAGE,), _ASIDE_EVENTS)[::-1]
     return [{**table, "since": build_ts_view(int(table["since"]))} for table in asides.list_set_aside(events)]
 
 
-def _find_blocked_since(log: Events, last_plan: EventRow) -> int:
+def _find_blocked_since(log: WindowEvents, last_plan: EventRow) -> int:
     """Unix ms of the first of the consecutive blocked plans up to `last_plan`."""
     since: int = last_plan["at_ms"]
     plans = log.read_events(stage="plan", within=(last_plan["lo"] - 1, last_plan["lo"] + 1))

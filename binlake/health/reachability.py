@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from binlake.base.reachability import is_listening, parse_address
 from binlake.config import Replication
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.pipeline import name_feed_sink
 
 TIMEOUT_S = 1.0
@@ -32,7 +32,7 @@ FindAddresses = Callable[[], Sequence[Address]]
 
 
 @dataclass(frozen=True)
-class Server:
+class FeedServer:
     """One server of a feed, or several of which one is enough: `key` in answers, `what` it is, its addresses."""
 
     key: str
@@ -62,15 +62,17 @@ def build_reach_view(replication: Replication, find_spark: FindAddresses) -> dic
     return {name: answer.result() for name, answer in answers.items()}
 
 
-def list_servers_of_feed(feed: Feed) -> list[Server]:
+def list_servers_of_feed(feed: FeedSection) -> list[FeedServer]:
     """The brokers and the registry that a feed needs."""
     servers, sink = [], name_feed_sink(feed.name)
     if feed.sink.kafka is not None:
-        servers.append(Server(f"{sink} brokers", "the brokers", _parse_addresses(feed.sink.kafka.brokers, _KAFKA_PORT)))
+        servers.append(
+            FeedServer(f"{sink} brokers", "the brokers", _parse_addresses(feed.sink.kafka.brokers, _KAFKA_PORT))
+        )
     if feed.schema_registry:
         port = _REGISTRY_PORTS.get(urlsplit(feed.schema_registry).scheme, _REGISTRY_PORTS["http"])
         servers.append(
-            Server(f"{sink} registry", "the schema registry", _parse_addresses([feed.schema_registry], port))
+            FeedServer(f"{sink} registry", "the schema registry", _parse_addresses([feed.schema_registry], port))
         )
     return servers
 

@@ -30,7 +30,7 @@ from binlake.health.problem import (
 )
 from binlake.health.reachability import list_servers_of_feed
 from binlake.health.sourceproblems import find_lag_problems, find_source_problems
-from binlake.health.values import Events, build_ts_view, format_utc
+from binlake.health.values import WindowEvents, build_ts_view, format_utc
 from binlake.lake import baseload
 from binlake.lake.failures import FAILURE, Failure
 from binlake.pipeline import BY_NAME, ENDED
@@ -62,7 +62,7 @@ class Surroundings:
 
 def build_health_view(
     replication: Replication,
-    log: Events,
+    log: WindowEvents,
     status: Mapping[str, Any],
     around: Surroundings,
     now_ms: int,
@@ -104,7 +104,7 @@ def build_health_view(
     }
 
 
-def _find_loading_problems(log: Events) -> list[Problem]:
+def _find_loading_problems(log: WindowEvents) -> list[Problem]:
     """A full load that has not ended: it delays the windows from pumps."""
     event = log.read_last_event((baseload.STAGE,))
     if event is None or event["state"] == "done":
@@ -169,7 +169,7 @@ def _find_feed_problems(feed: Mapping[str, Any]) -> list[Problem]:
 
 
 def _find_failures(
-    name: str, log: Events, dags: Mapping[str, DagFacts], feed_tasks: Collection[str], shown_runs: Collection[str]
+    name: str, log: WindowEvents, dags: Mapping[str, DagFacts], feed_tasks: Collection[str], shown_runs: Collection[str]
 ) -> list[Problem]:
     """The last failure of each stage that has not succeeded since; for side DAGs, the failure of their last run.
 
@@ -202,7 +202,7 @@ def _build_run_failure(name: str, kind: str, dag: DagFacts, feed_tasks: Collecti
     return Problem(state, text, dag.last.ended_ms, dag.last.run_id, show)
 
 
-def _is_unresolved(failure: Failure, log: Events, ended: Mapping[str, str], dags: Mapping[str, DagFacts]) -> bool:
+def _is_unresolved(failure: Failure, log: WindowEvents, ended: Mapping[str, str], dags: Mapping[str, DagFacts]) -> bool:
     if _classify_stage(failure.stage) == "failing":
         # A plan that is ready leaves no event, but the land stage after it does.
         stages, states = (
@@ -270,7 +270,7 @@ def _find_unreachable_of_feeds(replication: Replication, reach: Mapping[str, boo
     ]
 
 
-def _find_window_being_applied(log: Events) -> dict[str, Any] | None:
+def _find_window_being_applied(log: WindowEvents) -> dict[str, Any] | None:
     """The window that finalize has begun and not ended: the target may hold it open (`consistent` = false)."""
     last = log.read_last_events(("finalize", "release"), 1, ("started", "released", *ENDED))
     if not last or last[0]["state"] != "started":
@@ -303,7 +303,7 @@ def _find_open_window_problems(
     return [Problem("attention", text, applying["at_ms"], applying["run_id"], SHOW_CHECKPOINT)]
 
 
-def _read_last_verify(log: Events) -> dict[str, Any] | None:
+def _read_last_verify(log: WindowEvents) -> dict[str, Any] | None:
     """The result of the last verify of the target, and whether rows were repaired since."""
     last = log.read_last_events(("verify",), 1)
     if not last:
@@ -322,7 +322,7 @@ def _read_last_verify(log: Events) -> dict[str, Any] | None:
 
 
 def _find_difference_problems(
-    verified: Mapping[str, Any] | None, log: Events, status: Mapping[str, Any]
+    verified: Mapping[str, Any] | None, log: WindowEvents, status: Mapping[str, Any]
 ) -> list[Problem]:
     """Differences that verify found and nobody has repaired since, and tables that are set aside."""
     problems = []
@@ -350,7 +350,7 @@ _VALIDATION = ("validate", "validation")
 """Runs of continuous validation, and manual changes of its errors."""
 
 
-def _read_last_validation(log: Events) -> dict[str, Any] | None:
+def _read_last_validation(log: WindowEvents) -> dict[str, Any] | None:
     """The state of continuous validation: counts of the ledger, some errors, their time, why a run was postponed."""
     known = log.read_last_events(_VALIDATION, 1, ("done", "ignored", "resolved", "cleared"))
     last = log.read_last_events(("validate",), 1)

@@ -14,7 +14,7 @@ from binlake.window import waitingddl
 from binlake.window.eventrow import EventRow
 
 
-class Events(Protocol):
+class WindowEvents(Protocol):
     """The reads of `binlake.lake.windowlog.WindowLog` that health and pages need."""
 
     def read_events(self, *, stage: str | None = ..., within: tuple[int, int] | None = ...) -> list[EventRow]: ...

@@ -16,7 +16,7 @@ from binlake.base.lakecolumns import BaseChunk
 from binlake.base.rowhash import Fold
 from binlake.errors import DamagedManifest
 from binlake.lake.control import ControlTable
-from binlake.lake.parts import Part
+from binlake.lake.parts import TablePart
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import BASE_CHUNK
 from binlake.lake.windowlog import WindowEvent, WindowLog
@@ -62,7 +62,7 @@ class BaseLoad:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class LoadedRange:
     """A range of a table from `low` (exclusive) to `high` (literals, "" = no bound), and its transactions' files.
 
     The transactions have commit_ts from `first_ts` to `last_ts`, but not necessarily every one in between.
@@ -79,7 +79,7 @@ class Chunk:
     transactions: int
     bytes: int
     fold: Fold
-    parts: tuple[Part, ...]
+    parts: tuple[TablePart, ...]
 
 
 class BaseTable:
@@ -105,11 +105,11 @@ class BaseTable:
         """Delete the ranges of a load whose start was never recorded."""
         self._chunks.clear()
 
-    def add(self, chunks: Sequence[Chunk]) -> None:
+    def add(self, chunks: Sequence[LoadedRange]) -> None:
         """Record that `chunks` are read. Durable when this returns."""
         self._chunks.append([_encode_chunk(chunk) for chunk in chunks])
 
-    def read_chunks(self) -> list[Chunk]:
+    def read_chunks(self) -> list[LoadedRange]:
         """The ranges that have been read, in the order of their commit_ts."""
         return sorted(map(_decode_chunk, self._chunks.read_rows()), key=lambda chunk: chunk.first_ts)
 
@@ -122,15 +122,15 @@ class BaseTable:
         return replace(load, rows=self.count_rows_read()).text
 
 
-def _encode_chunk(chunk: Chunk) -> dict[str, Any]:
+def _encode_chunk(chunk: LoadedRange) -> dict[str, Any]:
     values = {name: getattr(chunk, name) for name in BASE_CHUNK.list_column_names() if hasattr(chunk, name)}
     fold = json.dumps([str(number) for number in asdict(chunk.fold).values()])
     parts = json.dumps([asdict(part) for part in chunk.parts])
     return {**values, BaseChunk.FOLD: fold, BaseChunk.PARTS: parts, BaseChunk.AT_MS: time.time_ns() // 1_000_000}
 
 
-def _decode_chunk(row: dict[str, Any]) -> Chunk:
+def _decode_chunk(row: dict[str, Any]) -> LoadedRange:
     fold = Fold(*map(int, json.loads(row[BaseChunk.FOLD])))
-    parts = tuple(Part(**part) for part in json.loads(row[BaseChunk.PARTS]))
+    parts = tuple(TablePart(**part) for part in json.loads(row[BaseChunk.PARTS]))
     plain = {name: value for name, value in row.items() if name != BaseChunk.AT_MS}
-    return Chunk(**{**plain, BaseChunk.FOLD: fold, BaseChunk.PARTS: parts})
+    return LoadedRange(**{**plain, BaseChunk.FOLD: fold, BaseChunk.PARTS: parts})

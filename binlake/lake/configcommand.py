@@ -11,7 +11,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.storecheck import try_store
 
 
-class ConfigCommand(config.ConfigCommand):
+class LakeConfigCommand(config.SourceConfigCommand):
     """Check a replication file and, of a lake in an object store, the store; or print the reference of all keys."""
 
     def check(self, args: argparse.Namespace) -> Replication:

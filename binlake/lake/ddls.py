@@ -17,7 +17,7 @@ from binlake.lake.dataset import open_dataset
 from binlake.lake.opentable import open_once
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import DDL, STATEMENT, LakeTable
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.names import fold_name
 
 _PLAIN = (
@@ -120,5 +120,5 @@ def _read(paths: LakePaths, table: LakeTable, columns: Sequence[str], where: ds.
 
 
 def _decode_ddl(row: dict[str, object]) -> LandedDdl:
-    before, after = Definitions.from_json(str(row[Ddl.BEFORE])), Definitions.from_json(str(row[Ddl.AFTER]))
+    before, after = DdlSide.from_json(str(row[Ddl.BEFORE])), DdlSide.from_json(str(row[Ddl.AFTER]))
     return LandedDdl(**{name: row[name] for name in _PLAIN}, before=before, after=after)  # type: ignore[arg-type]

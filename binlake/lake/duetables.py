@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.ddl.definitions import LandedDdl
 from binlake.ddl.rewrites import STAGE, find_rewritten_tables
 from binlake.lake.windowlog import WindowEvent, WindowLog
@@ -22,7 +22,12 @@ _EVENTS = 20
 
 
 def record_due_tables(
-    target: Target, windows: WindowLog, ddls: Iterable[LandedDdl], hi: int, run_id: str, is_passed: Callable[[], bool]
+    target: TargetSection,
+    windows: WindowLog,
+    ddls: Iterable[LandedDdl],
+    hi: int,
+    run_id: str,
+    is_passed: Callable[[], bool],
 ) -> None:
     """Record the tables that `ddls` of the window up to `hi` will change, before the DDL runs.
 
@@ -38,7 +43,7 @@ def record_due_tables(
         record_compared(target, windows, hi, "due", known | new, (), 0.0, run_id)
 
 
-def read_due_tables(target: Target, windows: WindowLog) -> dict[str, int]:
+def read_due_tables(target: TargetSection, windows: WindowLog) -> dict[str, int]:
     """The tables of `target` that are due for comparison, with their DDL's commit_ts (a replay has another target)."""
     details = (json.loads(event["detail"]) for event in windows.read_last_events((STAGE,), _EVENTS))
     last: dict[str, str] = next(
@@ -48,7 +53,7 @@ def read_due_tables(target: Target, windows: WindowLog) -> dict[str, int]:
 
 
 def record_compared(
-    target: Target,
+    target: TargetSection,
     windows: WindowLog,
     hi: int,
     state: str,
@@ -64,5 +69,5 @@ def record_compared(
     windows.record(WindowEvent(STAGE, hi, hi, state, 0, seconds, run_id, "sql", detail=detail))
 
 
-def _format_target_address(target: Target) -> str:
+def _format_target_address(target: TargetSection) -> str:
     return f"{target.host}:{target.port}/{target.checkpoint_schema}"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from binlake.cluster.holding import describe_hold, name_consumer
-from binlake.cluster.placement import Registry, open_placement
+from binlake.cluster.placement import NodeRegistry, open_placement
 from binlake.config import Replication
 from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
@@ -17,7 +17,7 @@ from binlake.lake.windowlog import WindowLog
 from binlake.tso import Clock
 from binlake.window.manifest import WindowManifest
 from binlake.window.membership import Probe, flag_future_watermarks, gather_members
-from binlake.window.plan import Plan, propose_window, reach_after
+from binlake.window.plan import WindowPlan, propose_window, reach_after
 from binlake.window.probing import ask_pump
 from binlake.window.remembered import RememberedMember
 
@@ -35,11 +35,11 @@ def plan_next_window(
     replication: Replication,
     known: LandedState,
     clock: Clock,
-    registry: Registry,
+    registry: NodeRegistry,
     probe: Callable[[str], Probe],
     *,
     stop_ts: int | None,
-) -> Plan:
+) -> WindowPlan:
     """Plan the next window of `replication`. Raises SourceUnavailable."""
     # Fetched before the members are listed: a pump that joins later has nothing at or below it.
     tso = clock.fetch_ts()
@@ -56,7 +56,7 @@ def plan_next_window(
     )
 
 
-def find_hold(replication: str, registry: Registry) -> str:
+def find_hold(replication: str, registry: NodeRegistry) -> str:
     """Why an operator lets no window of `replication` start; empty = they may. Raises SourceUnavailable."""
     entry = registry.find_drainer(name_consumer(replication))
     return "" if entry is None else describe_hold(entry.status.node_id, entry.status.state)

@@ -33,7 +33,7 @@ Rows: TypeAlias = pa.RecordBatch | pa.Table
 
 
 @dataclass(frozen=True)
-class Part:
+class TablePart:
     """A file of a table.
 
     `path`: relative to the table; `values`: of the partition column; `size`: in bytes; `stats`: as Delta's JSON.
@@ -46,7 +46,7 @@ class Part:
     stats: str
 
 
-def write_parts(folder: str, table: LakeTable, batches: Iterable[Rows]) -> list[Part]:
+def write_parts(folder: str, table: LakeTable, batches: Iterable[Rows]) -> list[TablePart]:
     """Write `batches` of a `table` partitioned by one column to its `folder`. An error leaves no file.
 
     Writes one file per value of the column (a day, a window) and one row group per batch. Raises what `batches` raises,
@@ -96,14 +96,14 @@ class _Writer:
         """Append `rows`."""
         self._parquet.write(rows)
 
-    def close(self, table: LakeTable, values: dict[str, str]) -> Part:
+    def close(self, table: LakeTable, values: dict[str, str]) -> TablePart:
         """Complete the file."""
         self._parquet.close()
         size = int(self._sink.tell())
         self._sink.close()
         metadata = self._parquet.writer.metadata
         stats = json.dumps(_compute_file_statistics(metadata, table.indexed), separators=(",", ":"))
-        return Part(self._path, values, size, metadata.num_rows, stats)
+        return TablePart(self._path, values, size, metadata.num_rows, stats)
 
     def discard(self) -> None:
         """Delete the file, complete or not."""

@@ -201,7 +201,7 @@ class SchemaHistory:
 
 @dataclass(frozen=True)
 class SnapshotTables:
-    """The tables of the snapshot at `at`. Implements `binlake.rows.schema.stored.SnapshotReader`."""
+    """The tables of the snapshot at `at`. Implements `binlake.rows.schema.stored.StoredSnapshotReader`."""
 
     snapshots: ControlTable
     at: int

@@ -35,7 +35,7 @@ _KEPT_FILES = 256
 """A table with more files is not cached, because Arrow uses some hundred KB of memory per file."""
 
 
-class Budget:
+class TimeBudget:
     """The time that a query may take: `seconds` from now."""
 
     def __init__(self, seconds: float) -> None:
@@ -63,7 +63,7 @@ class Slice:
 
 
 def find_newest(
-    paths: LakePaths, lo: int, hi: int, where: ds.Expression, count: int, budget: Budget, most: int = MOST
+    paths: LakePaths, lo: int, hi: int, where: ds.Expression, count: int, budget: TimeBudget, most: int = MOST
 ) -> Slice:
     """The newest `count` row changes with lo < commit_ts <= hi that match `where`, and all at the oldest commit_ts.
 
@@ -76,7 +76,7 @@ def find_newest(
     return Slice(tuple(changes), since, whole=since == lo and not late, late=late, left=left)
 
 
-def find_at_most(paths: LakePaths, lo: int, hi: int, where: ds.Expression, most: int, budget: Budget) -> Slice:
+def find_at_most(paths: LakePaths, lo: int, hi: int, where: ds.Expression, most: int, budget: TimeBudget) -> Slice:
     """All row changes with lo < commit_ts <= hi that match `where` if they are at most `most`, else none."""
     search = _Search(paths, match_commit_ts(lo, hi) & where)
     # Search for one more than the limit, as exactly the limit is allowed.
@@ -87,7 +87,7 @@ def find_at_most(paths: LakePaths, lo: int, hi: int, where: ds.Expression, most:
 
 
 def read_at_most(
-    paths: LakePaths, lo: int, hi: int, where: ds.Expression, most: int, budget: Budget
+    paths: LakePaths, lo: int, hi: int, where: ds.Expression, most: int, budget: TimeBudget
 ) -> tuple[pa.Table | None, bool]:
     """As `find_at_most`, as a table (CHANGE_COLUMNS) in any order; None if there are more, or (True) time ran out."""
     search = _Search(paths, match_commit_ts(lo, hi) & where)
@@ -227,7 +227,7 @@ class _Search:
         self._query = _Query(paths, wanted)
         self._matches: list[_Matches] = []
 
-    def search_down(self, lo: int, hi: int, count: int, budget: Budget) -> tuple[int, bool]:
+    def search_down(self, lo: int, hi: int, count: int, budget: TimeBudget) -> tuple[int, bool]:
         """Find about `count` matches. Returns (since, late): all matches above `since` are found; `lo`: all at all."""
         files = self._query.files
         while files:

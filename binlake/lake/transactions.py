@@ -25,7 +25,7 @@ from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.opentable import open_once
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion, commit_day
-from binlake.lake.seek import Budget, read_changes_of_transaction
+from binlake.lake.seek import TimeBudget, read_changes_of_transaction
 from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import ENDED, name_task
@@ -89,7 +89,7 @@ def _find_covering(passages: Sequence[Passage], commit_ts: int) -> Passage | Non
 
 
 @dataclass(frozen=True)
-class Transaction:
+class LandedTransaction:
     """A landed transaction or DDL (`kind` dml or ddl), pulled from `pumps`. `bytes`: size of its binlog.
 
     `changes`: the requested ones of `total`.
@@ -145,8 +145,8 @@ def find_transaction(
     landed: tuple[int, int],
     first: int = 0,
     count: int | None = None,
-    budget: Budget | None = None,
-) -> Transaction | None:
+    budget: TimeBudget | None = None,
+) -> LandedTransaction | None:
     """The transaction with commit_ts or start_ts `ts` among those in the landed range `landed` = (lo, hi].
 
     It has `count` changes (None: all), starting at index `first`. Raises OutOfTime when `budget` runs out.
@@ -159,7 +159,7 @@ def find_transaction(
     passages = Passages(log.read_events_at([commit_ts]))
     merged = any(passage.stage == "merge" for passage in passages.find_at(commit_ts))
     changes, total = read_changes_of_transaction(paths, commit_ts, start_ts, first, count) if merged else ([], 0)
-    return Transaction(
+    return LandedTransaction(
         commit_ts,
         start_ts,
         str(head[Binlog.KIND]),
@@ -173,12 +173,16 @@ def find_transaction(
     )
 
 
-def _read_binlogs(paths: LakePaths, ts: int, landed: tuple[int, int], budget: Budget | None) -> list[Mapping[str, Any]]:
+def _read_binlogs(
+    paths: LakePaths, ts: int, landed: tuple[int, int], budget: TimeBudget | None
+) -> list[Mapping[str, Any]]:
     with name_damage(paths.locate_table(BINLOG.name)):
         return _find_binlogs(paths, ts, landed, budget)
 
 
-def _find_binlogs(paths: LakePaths, ts: int, landed: tuple[int, int], budget: Budget | None) -> list[Mapping[str, Any]]:
+def _find_binlogs(
+    paths: LakePaths, ts: int, landed: tuple[int, int], budget: TimeBudget | None
+) -> list[Mapping[str, Any]]:
     table = open_once(paths.locate_table(BINLOG.name))
     data = open_dataset(table)
     within = (ds.field(Binlog.COMMIT_TS) > landed[0]) & (ds.field(Binlog.COMMIT_TS) <= landed[1])

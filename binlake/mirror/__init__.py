@@ -3,16 +3,16 @@
 All code here uses delta-rs on one table at a time, so it runs in any Python process, such as Spark's workers.
 """
 
-from binlake.mirror.apply import Applied, apply_component
+from binlake.mirror.apply import MirroredRows, apply_component
 from binlake.mirror.components import ComponentPlan, MirrorPlan, plan_mirrors
-from binlake.mirror.versions import MirrorVersion, MirrorVersions
+from binlake.mirror.versions import MirrorState, MirrorVersions
 
 __all__ = [
-    "Applied",
     "ComponentPlan",
     "MirrorPlan",
-    "MirrorVersion",
+    "MirrorState",
     "MirrorVersions",
+    "MirroredRows",
     "apply_component",
     "plan_mirrors",
 ]

@@ -17,11 +17,11 @@ from binlake.ddl.definitions import SegmentTable
 from binlake.errors import SchemaError
 from binlake.lake.paths import LakePaths
 from binlake.mirror.components import ComponentPlan, Name
-from binlake.mirror.effects import PARTITIONS, Effect, derive_effects
+from binlake.mirror.effects import PARTITIONS, MirrorEffect, derive_effects
 from binlake.mirror.partitions import RemovedPartitions
 from binlake.mirror.replica import Replica
 from binlake.mirror.rows import Reshaper
-from binlake.mirror.versions import IN_PART, MirrorVersion
+from binlake.mirror.versions import IN_PART, MirrorState
 from binlake.rows.schema import TableDef
 
 log = structlog.get_logger()
@@ -34,17 +34,17 @@ _UNKNOWN = "recovered at the source with rows that this lake never received"
 
 
 @dataclass
-class Applied:
+class MirroredRows:
     """The result: a version row per DDL and touched table, the rows merged, and the values stored as text (unfit)."""
 
-    versions: list[MirrorVersion] = field(default_factory=list)
+    versions: list[MirrorState] = field(default_factory=list)
     rows: int = 0
     unfit: int = 0
 
 
 def apply_component(
     plan: ComponentPlan, paths: LakePaths, retention_days: int, net: Iterable[tuple[SegmentTable, pa.Table]]
-) -> Applied:
+) -> MirroredRows:
     """Apply the plan's DDL and `net`: (place, net changes: op, images, copies, last_commit_ts), in order of places."""
     return _Run(plan, paths, retention_days).run(net)
 
@@ -58,9 +58,9 @@ class _Run:
         self._state = dict(plan.known)
         self._before_ddl = dict(plan.known)
         self._touched: set[Name] = set()
-        self._done = Applied()
+        self._done = MirroredRows()
 
-    def run(self, net: Iterable[tuple[SegmentTable, pa.Table]]) -> Applied:
+    def run(self, net: Iterable[tuple[SegmentTable, pa.Table]]) -> MirroredRows:
         segment = 0
         for place, slices in groupby(net, key=lambda entry: entry[0]):
             segment = self._catch_up(segment, place.segment)
@@ -91,16 +91,16 @@ class _Run:
         self._state[name] = row
         self._done.versions.append(row)
 
-    def _look_up_version(self, name: Name, state: Mapping[Name, MirrorVersion] | None = None) -> MirrorVersion:
+    def _look_up_version(self, name: Name, state: Mapping[Name, MirrorState] | None = None) -> MirrorState:
         """The known state of a table. A table that no window touched is older than the lake: its rows are unknown."""
         lo = self._plan.segments.lo
         known = self._state if state is None else state
-        return known.get(name) or MirrorVersion(*name, -1, lo, lo, inexact=IN_PART)
+        return known.get(name) or MirrorState(*name, -1, lo, lo, inexact=IN_PART)
 
     def _mark(self, name: Name, *, dropped: bool = False, inexact: str = "") -> None:
         self._state[name] = replace(self._look_up_version(name), dropped=dropped, inexact=inexact)
 
-    def _apply_effect(self, effect: Effect, at: int) -> None:
+    def _apply_effect(self, effect: MirrorEffect, at: int) -> None:
         name = (effect.table.db, effect.table.name)
         replica = self._get_replica(name)
         behind = replica.read_position() < at
@@ -122,16 +122,16 @@ class _Run:
         version = replica.version if behind else replica.find_version_at(at)
         self._record(name, at, -1 if version is None else version)
 
-    def _create(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
+    def _create(self, effect: MirrorEffect, name: Name, at: int, behind: bool) -> None:
         self._mark(name)
         if behind:
             self._get_replica(name).create(effect.table, at)
 
-    def _adopt(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
+    def _adopt(self, effect: MirrorEffect, name: Name, at: int, behind: bool) -> None:
         self._create(effect, name, at, behind)
         self._mark(name, inexact=IN_PART)
 
-    def _recover(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
+    def _recover(self, effect: MirrorEffect, name: Name, at: int, behind: bool) -> None:
         # The mirror of a dropped table still has its rows, unless the name was used again.
         state = self._state.get(name)
         kept = state is not None and state.dropped and self._get_replica(name).exists()
@@ -139,7 +139,7 @@ class _Run:
             self._get_replica(name).create(effect.table, at)
         self._mark(name, inexact=state.inexact if kept and state else _UNKNOWN)
 
-    def _truncate(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
+    def _truncate(self, effect: MirrorEffect, name: Name, at: int, behind: bool) -> None:
         self._mark(name)
         if not behind:
             return
@@ -148,7 +148,7 @@ class _Run:
         else:
             self._get_replica(name).create(effect.table, at)
 
-    def _alter(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
+    def _alter(self, effect: MirrorEffect, name: Name, at: int, behind: bool) -> None:
         replica = self._get_replica(name)
         if effect.source is None:
             return
@@ -181,7 +181,7 @@ class _Run:
         if reshaper.unknown:
             self._mark(name, inexact=f"{_UNCONVERTED}: {reshaper.unknown}")
 
-    def _copy(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
+    def _copy(self, effect: MirrorEffect, name: Name, at: int, behind: bool) -> None:
         if effect.source is None:
             return
         old = (effect.source.db, effect.source.name)
@@ -198,11 +198,11 @@ class _Run:
         self._get_replica(name).fill(effect.table, reshaper.reshape_batches(iter(source.read_batches(version))), at)
         self._record_conversions(reshaper, name)
 
-    def _drop(self, _effect: Effect, name: Name, _at: int, _behind: bool) -> None:
+    def _drop(self, _effect: MirrorEffect, name: Name, _at: int, _behind: bool) -> None:
         # Keep the reason why it is inexact: it may be recovered with its rows.
         self._mark(name, dropped=True, inexact=self._look_up_version(name).inexact)
 
-    def _remove(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
+    def _remove(self, effect: MirrorEffect, name: Name, at: int, behind: bool) -> None:
         """Remove the rows of removed partitions; if they cannot be told, the mirror is inexact from here on."""
         replica = self._get_replica(name)
         version = replica.find_version_at(at - 1)
@@ -219,7 +219,7 @@ class _Run:
             kept = (kept for batch in replica.read_batches(version) for kept in removed.drop_rows(batch))
             replica.fill(effect.table, kept, at)
 
-    def _mark_inexact(self, effect: Effect, name: Name, _at: int, _behind: bool) -> None:
+    def _mark_inexact(self, effect: MirrorEffect, name: Name, _at: int, _behind: bool) -> None:
         self._mark(name, inexact=effect.reason)
 
     def _apply_rows(self, table: TableDef, segment: int, slices: Iterator[pa.Table]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from binlake.ddl.definitions import FILTERED, Cell, LandedDdl, Segments, SegmentTable, WindowDefinitions, build_cell
-from binlake.mirror.versions import MirrorVersion
+from binlake.mirror.versions import MirrorState
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 
@@ -28,7 +28,7 @@ class ComponentPlan:
     segments: Segments
     ddls: tuple[LandedDdl, ...]
     tables: Mapping[SegmentTable, TableDef]
-    known: Mapping[Name, MirrorVersion] = field(default_factory=dict)
+    known: Mapping[Name, MirrorState] = field(default_factory=dict)
     is_base: bool = False
 
 
@@ -47,7 +47,7 @@ def plan_mirrors(
     definitions: WindowDefinitions,
     ddls: Iterable[LandedDdl],
     touched: Iterable[Name],
-    known: Mapping[Name, MirrorVersion],
+    known: Mapping[Name, MirrorState],
 ) -> MirrorPlan:
     """The plan for (lo, hi]. `touched`: the tables with row changes. DDL that a filter left out is ignored."""
     touched = sorted(set(touched))

@@ -19,7 +19,7 @@ from binlake.dialect.columnnames import (
 )
 from binlake.dialect.tokens import Token, tokenize
 from binlake.errors import SchemaError
-from binlake.rows.codec.casts import Moment
+from binlake.rows.codec.casts import CastMoment
 from binlake.rows.schema import Action, TableDef
 from binlake.statements.generation import list_recomputed
 
@@ -40,7 +40,7 @@ _NEW_ID = frozenset({Action.PARTITION_BY, Action.REMOVE_PARTITIONING, Action.EXC
 
 
 @dataclass(frozen=True)
-class Effect:
+class MirrorEffect:
     """The effect `kind` on the mirror of `table`. `source`: the definition before (alter, copy).
 
     `adopt`: the table is new to the lake, which never received the rows that it has. `remove`: the rows in those
@@ -56,11 +56,11 @@ class Effect:
     table: TableDef
     source: TableDef | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
-    moment: Moment = field(default_factory=Moment)
+    moment: CastMoment = field(default_factory=CastMoment)
     reason: str = ""
 
 
-def derive_effects(ddl: LandedDdl) -> list[Effect]:
+def derive_effects(ddl: LandedDdl) -> list[MirrorEffect]:
     """The effects in the order to apply: first those that write, so that copies find their sources, then drops."""
     before = [table for table in ddl.before.tables if table.kind == "table"]
     after = [table for table in ddl.after.tables if table.kind == "table"]
@@ -70,38 +70,38 @@ def derive_effects(ddl: LandedDdl) -> list[Effect]:
     if ddl.action in LOSES_ROWS or removes_partition_rows(clauses or []):
         effects += [_derive_loss(ddl, effect) for effect in effects if effect.kind == "alter"]
     session = ddl.after.session
-    moment = Moment(session.tz, session.date, session.guessed, session.family)
+    moment = CastMoment(session.tz, session.date, session.guessed, session.family)
     renamed = _find_former_names(clauses or [])
     effects = [replace(effect, renamed=renamed, moment=moment) for effect in effects]
     if clauses is None or ddl.decision == "refused":
         altered = [effect.table for effect in effects if effect.kind == "alter"]
-        effects += [Effect("inexact", table, reason=_UNREADABLE) for table in altered]
-    return effects + [Effect("drop", table) for table in before if _get_written_name(table) not in named]
+        effects += [MirrorEffect("inexact", table, reason=_UNREADABLE) for table in altered]
+    return effects + [MirrorEffect("drop", table) for table in before if _get_written_name(table) not in named]
 
 
-def _derive_loss(ddl: LandedDdl, altered: Effect) -> Effect:
+def _derive_loss(ddl: LandedDdl, altered: MirrorEffect) -> MirrorEffect:
     """The effect of a DDL that removes or exchanges partitions of `altered.table`, besides the new definition."""
     had, left = (set(table.partition_ids) if table else set() for table in (altered.source, altered.table))
     # If an event filter keeps the DDL from the target, the rows stay there.
     runs = ddl.decision in ("apply", "replaced") or (is_left_to_operator(ddl.reason) and ddl.reason != EVENTS)
     if ddl.action in _REMOVES and runs and had - left:
         return replace(altered, kind="remove")
-    return Effect("inexact", altered.table, reason=PARTITIONS)
+    return MirrorEffect("inexact", altered.table, reason=PARTITIONS)
 
 
-def _writes(action: int, before: list[TableDef], table: TableDef) -> list[Effect]:
+def _writes(action: int, before: list[TableDef], table: TableDef) -> list[MirrorEffect]:
     same_id = next((old for old in before if old.id == table.id), None)
     same_name = next((old for old in before if fold_table_name(old) == fold_table_name(table)), None)
     # A mirror's folder has the name as spelled: a name in another letter case is another mirror.
     if same_id is not None and _get_written_name(same_id) != _get_written_name(table):
-        return [Effect("copy", table, same_id)]
+        return [MirrorEffect("copy", table, same_id)]
     source = same_id or (same_name if action in _NEW_ID else None)
     if source is not None:
-        lost = [Effect("inexact", table, reason=_COMPUTED)] if list_recomputed(source, table) else []
-        return [Effect("alter", table, source), *lost]
+        lost = [MirrorEffect("inexact", table, reason=_COMPUTED)] if list_recomputed(source, table) else []
+        return [MirrorEffect("alter", table, source), *lost]
     if same_name is not None and action == Action.TRUNCATE_TABLE:
-        return [Effect("truncate", table, same_name)]
-    return [Effect(_choose_effect_of_new_table(action), table)]
+        return [MirrorEffect("truncate", table, same_name)]
+    return [MirrorEffect(_choose_effect_of_new_table(action), table)]
 
 
 def _choose_effect_of_new_table(action: int) -> Kind:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from binlake.dialect.families import converts_as_tidb
 from binlake.dialect.madeup import is_made_up
 from binlake.mysqlbinlog.texts import UTF8, find_decoder, has_ascii, replace_missing_letters
-from binlake.rows.codec.casts import Moment, UnknownCast, cast_text, derive_cast_form, may_cut
+from binlake.rows.codec.casts import CastMoment, UnknownCast, cast_text, derive_cast_form, may_cut
 from binlake.rows.codec.writers import format_zero
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
@@ -22,14 +22,14 @@ _AS_UTF8 = UTF8 | {"", "ascii", "binary"}
 _ZEROED = t.INTEGERS | {t.NEWDECIMAL, t.FLOAT, t.DOUBLE} | t.STRINGS
 
 
-def may_change(source: ColumnInfo, target: ColumnInfo, moment: Moment) -> bool:
+def may_change(source: ColumnInfo, target: ColumnInfo, moment: CastMoment) -> bool:
     """Whether a value of `source` may be another one as `target`."""
     forms_differ = derive_cast_form(source) != derive_cast_form(target)
     differs = forms_differ or may_cut(source, target) or _may_lose_letters(source, target, moment)
     return differs or _may_zero(source, target, moment) or _is_numbered(source, target, moment)
 
 
-def explain_fill(column: ColumnInfo, moment: Moment) -> str:
+def explain_fill(column: ColumnInfo, moment: CastMoment) -> str:
     """Why the values of a new column in old rows are not known; "" if its definition gives them."""
     if not moment.family or not is_made_up(column):
         return ""
@@ -37,7 +37,7 @@ def explain_fill(column: ColumnInfo, moment: Moment) -> str:
 
 
 def recast(
-    source: ColumnInfo, target: ColumnInfo, texts: Sequence[str | None], moment: Moment
+    source: ColumnInfo, target: ColumnInfo, texts: Sequence[str | None], moment: CastMoment
 ) -> tuple[list[str | None], list[str]]:
     """(`texts` of column `source` as texts of column `target`, [the reason for the first that cannot be converted])."""
     if not may_change(source, target, moment):
@@ -55,7 +55,7 @@ def recast(
     return converted, unknown
 
 
-def _recast_one(source: ColumnInfo, target: ColumnInfo, text: str | None, moment: Moment) -> str | None:
+def _recast_one(source: ColumnInfo, target: ColumnInfo, text: str | None, moment: CastMoment) -> str | None:
     if text is not None or not _may_zero(source, target, moment):
         if text is not None and moment.family:
             text = _change_bytes(source, target, text)
@@ -91,12 +91,12 @@ def _change_bytes(source: ColumnInfo, target: ColumnInfo, text: str) -> str:
     return letters.encode().hex().upper()
 
 
-def _may_lose_letters(source: ColumnInfo, target: ColumnInfo, moment: Moment) -> bool:
+def _may_lose_letters(source: ColumnInfo, target: ColumnInfo, moment: CastMoment) -> bool:
     """Whether the source converted texts to another character set, with a question mark for each letter it lacks."""
     return bool(moment.family) and target.tp in t.STRINGS and not target.is_binary and source.charset != target.charset
 
 
-def _replace_missing_letters(source: ColumnInfo, target: ColumnInfo, text: str, moment: Moment) -> str:
+def _replace_missing_letters(source: ColumnInfo, target: ColumnInfo, text: str, moment: CastMoment) -> str:
     if not _may_lose_letters(source, target, moment):
         return text
     try:
@@ -105,17 +105,17 @@ def _replace_missing_letters(source: ColumnInfo, target: ColumnInfo, text: str, 
         raise UnknownCast(f"a text of column {target.name}: {error}") from error
 
 
-def _may_zero(source: ColumnInfo, target: ColumnInfo, moment: Moment) -> bool:
+def _may_zero(source: ColumnInfo, target: ColumnInfo, moment: CastMoment) -> bool:
     """Whether NULL may have become the type's zero: TiDB refuses a NOT NULL over NULL, other servers may not."""
     return bool(moment.family) and target.not_null and not source.not_null
 
 
-def _is_numbered(source: ColumnInfo, target: ColumnInfo, moment: Moment) -> bool:
+def _is_numbered(source: ColumnInfo, target: ColumnInfo, moment: CastMoment) -> bool:
     """Whether the column became AUTO_INCREMENT: the server then numbers rows that have no number."""
     return bool(moment.family and target.flag & ~source.flag & t.FLAG_AUTO_INCREMENT)
 
 
-def _explain_other_rules(source: ColumnInfo, target: ColumnInfo, moment: Moment) -> list[str]:
+def _explain_other_rules(source: ColumnInfo, target: ColumnInfo, moment: CastMoment) -> list[str]:
     session = SourceSession("+00:00", family=moment.family)
     alike = derive_cast_form(source) == derive_cast_form(target) or not moment.family
     if alike or converts_as_tidb(source, target, session):

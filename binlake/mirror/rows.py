@@ -21,7 +21,7 @@ from binlake.lake.columntypes import (
 from binlake.mirror.recast import explain_fill, may_change, recast
 from binlake.rows.codec import format_key_text
 from binlake.rows.codec.assemble import format_key_texts
-from binlake.rows.codec.casts import Moment
+from binlake.rows.codec.casts import CastMoment
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema.names import fold_name
@@ -99,7 +99,7 @@ class Reshaper:
         before: TableDef,
         after: TableDef,
         renamed: Mapping[str, str] = MappingProxyType({}),
-        moment: Moment = Moment(),  # noqa: B008 - frozen
+        moment: CastMoment = CastMoment(),  # noqa: B008 - frozen
     ) -> None:
         self._before, self._after = before, after
         self._sources = {c.name: _find_source(c, before, renamed) for c in after.row_columns}

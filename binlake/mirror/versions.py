@@ -21,7 +21,7 @@ HEAD_EVERY = 512
 
 
 @dataclass(frozen=True)
-class MirrorVersion:
+class MirrorState:
     """`delta_version` of `db`.`table` has the state at commit_ts `hi`, after the changes in (lo, hi].
 
     It stays the state until the next change of the table, which has its own row. `dropped`: the table does not exist
@@ -45,7 +45,7 @@ class MirrorVersions:
         self._table = ControlTable(paths.locate_table(MIRROR_VERSION.name), MIRROR_VERSION, pinned=pinned)
         self._heads = ControlTable(paths.locate_table(MIRROR_HEAD.name), MIRROR_HEAD, pinned=pinned)
 
-    def record(self, versions: Sequence[MirrorVersion]) -> None:
+    def record(self, versions: Sequence[MirrorState]) -> None:
         """Append `versions`. Rows recorded twice by a rerun are harmless, because the newest row of a hi is valid.
 
         The caller must hold the lake's lock `mirror` and record in ascending order of hi. A crash after the append is
@@ -61,35 +61,35 @@ class MirrorVersions:
         if newer > HEAD_EVERY + len(heads):
             self._heads.replace([{**asdict(version), MirrorHead.UPTO: upto} for version in self.read_latest().values()])
 
-    def find_at(self, db: str, table: str, ts: int) -> MirrorVersion | None:
+    def find_at(self, db: str, table: str, ts: int) -> MirrorState | None:
         """The newest version whose hi is at or below `ts`, or None."""
         where = _match_table(db, table) & (ds.field(Columns.HI) <= ts)
         hi = self._table.find_greatest(Columns.HI, where)
         if hi is None:
             return None
         rows = self._table.read_rows(where=where & (ds.field(Columns.HI) == hi))
-        return MirrorVersion(**max(rows, key=lambda row: row[Columns.DELTA_VERSION]))
+        return MirrorState(**max(rows, key=lambda row: row[Columns.DELTA_VERSION]))
 
-    def find_after(self, db: str, table: str, ts: int) -> MirrorVersion | None:
+    def find_after(self, db: str, table: str, ts: int) -> MirrorState | None:
         """The oldest version whose hi is above `ts`, or None."""
         where = _match_table(db, table) & (ds.field(Columns.HI) > ts)
         rows = self._table.read_arrow(where=where).sort_by(Columns.HI)
-        return MirrorVersion(**rows.slice(0, 1).to_pylist()[0]) if rows.num_rows else None
+        return MirrorState(**rows.slice(0, 1).to_pylist()[0]) if rows.num_rows else None
 
-    def read_versions(self, db: str, table: str) -> list[MirrorVersion]:
+    def read_versions(self, db: str, table: str) -> list[MirrorState]:
         """All versions of the table, oldest first, except those after which it was dropped."""
         where = _match_table(db, table) & ~ds.field(Columns.DROPPED)
-        return [MirrorVersion(**row) for row in self._table.read_arrow(where=where).sort_by(Columns.HI).to_pylist()]
+        return [MirrorState(**row) for row in self._table.read_arrow(where=where).sort_by(Columns.HI).to_pylist()]
 
-    def read_latest(self, ts: int | None = None) -> dict[tuple[str, str], MirrorVersion]:
+    def read_latest(self, ts: int | None = None) -> dict[tuple[str, str], MirrorState]:
         """The newest version of each table; if `ts` is given, of those whose hi is at or below it."""
         heads = [head for head in self._heads.read_rows() if ts is None or head[MirrorHead.UPTO] <= ts]
         upto = max((head.pop(MirrorHead.UPTO) for head in heads), default=-1)
-        newest = {(head[Columns.DB], head[Columns.TABLE]): MirrorVersion(**head) for head in heads}
+        newest = {(head[Columns.DB], head[Columns.TABLE]): MirrorState(**head) for head in heads}
         where = ds.field(Columns.HI) >= upto
         rows = self._table.read_rows(where=where if ts is None else where & (ds.field(Columns.HI) <= ts))
         for row in sorted(rows, key=lambda row: (row[Columns.HI], row[Columns.DELTA_VERSION])):
-            newest[row[Columns.DB], row[Columns.TABLE]] = MirrorVersion(**row)
+            newest[row[Columns.DB], row[Columns.TABLE]] = MirrorState(**row)
         return newest
 
     def tidy(self) -> dict[str, int]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from binlake.errors import ConfigError
-from binlake.mysqlbinlog.model import Position
+from binlake.mysqlbinlog.model import BinlogPosition
 
 METADATA = "metadata"
 _TIDB_LOG = "tidb-binlog"
@@ -27,7 +27,7 @@ class DumpPosition:
     """Where a dump was taken: `commit_ts` of a dump of TiDB (else 0), or the position in a MySQL server's log."""
 
     commit_ts: int
-    position: Position
+    position: BinlogPosition
 
 
 def read_dump_position(folder: Path) -> DumpPosition:
@@ -52,8 +52,8 @@ def parse_dump_position(folder: Path, metadata: str) -> DumpPosition:
             hint="dump with a consistent snapshot: mydumper without --no-locks, dumpling with --consistency auto",
         )
     if file == _TIDB_LOG:
-        return DumpPosition(int(offset), Position("", 0))
-    return DumpPosition(0, Position(file, int(offset), "".join(gtids.split())))
+        return DumpPosition(int(offset), BinlogPosition("", 0))
+    return DumpPosition(0, BinlogPosition(file, int(offset), "".join(gtids.split())))
 
 
 def _parse_entries(lines: list[str]) -> list[tuple[str, str]]:

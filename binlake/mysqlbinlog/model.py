@@ -20,7 +20,7 @@ class Flavor(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class BinlogPosition:
     """Where reading a log resumes: at byte `offset` of `file`; `gtids` is the text of the GTID set done so far.
 
     `gtids` is "" if the server writes no GTIDs; then `file` and `offset` count, else they are informational.
@@ -81,7 +81,7 @@ class RowsEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class LoggedSession:
     """The settings of the session that sent a statement, from its event; None: not in the event.
 
     `sql_mode`: bits; `client_charset`, `connection_collation`, `server_collation`, `database_collation`,
@@ -105,7 +105,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class LoggedStatement:
     """A statement logged as text, mostly DDL: `db` is its default database, `text` as it was sent.
 
     `unreadable`: why `text` is not known exactly; then only a replacement can be followed.
@@ -113,7 +113,7 @@ class Statement:
 
     db: str
     text: str
-    session: Session
+    session: LoggedSession
     unreadable: BinlakeError | None = None
 
 
@@ -132,7 +132,7 @@ class SourceTransaction:
 
     id: str
     time_ms: int
-    end: Position
+    end: BinlogPosition
     changes: tuple[RowsEvent, ...] = ()
-    statement: Statement | None = None
+    statement: LoggedStatement | None = None
     size: int = 0

@@ -31,7 +31,7 @@ from binlake.rpc.limits import Limits
 from binlake.rpc.server import RpcServer
 from binlake.rpc.status import RpcError, Status
 from binlake.rpc.tls import Tls
-from binlake.rpc.workers import Sink
+from binlake.rpc.workers import StreamSink
 
 __all__ = [
     "Call",
@@ -45,7 +45,7 @@ __all__ = [
     "PendingCall",
     "RpcError",
     "RpcServer",
-    "Sink",
     "Status",
+    "StreamSink",
     "Tls",
 ]

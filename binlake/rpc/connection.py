@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from binlake.rpc import frames
-from binlake.rpc.flow import Sender, Stream
+from binlake.rpc.flow import Stream, StreamSender
 from binlake.rpc.frames import Code, ConnectionFault, Setting, StreamFault
 from binlake.rpc.headers import Field, HeaderDecoder
-from binlake.rpc.limits import Limits, Pace
+from binlake.rpc.limits import EventPace, Limits
 
 _MAX_ENDED_STREAMS = 1000  # number of streams ended by us on which late frames are allowed
 _CACHED_BYTES = 64 << 10  # cached header blocks and parsed forms; a block above a sixteenth is not cached
@@ -24,7 +24,7 @@ _OWN_DEPENDENCY = "a stream cannot depend on itself"
 T = TypeVar("T")
 
 
-class Connection(Sender):
+class Connection(StreamSender):
     """See the module.
 
     Subclasses implement `_handle_headers`, `_handle_data`, `_on_stream_ended`, `_on_peer_leaves`, and Sender's `_write`
@@ -44,7 +44,7 @@ class Connection(Sender):
         self._block_head = (0, 0, False)
         self._block_bytes = 0
         self._ended_streams: OrderedDict[int, None] = OrderedDict()
-        self._control = Pace(limits.control_frames_per_s)
+        self._control = EventPace(limits.control_frames_per_s)
         self._heard_settings = False
         self._handlers: tuple[Callable[[int, int, bytes], None], ...] = (
             self._on_data,

@@ -36,7 +36,7 @@ class Stream:
         """Called when `size` queued bytes were sent."""
 
 
-class Sender:
+class StreamSender:
     """See the module's docstring; `streams`: every stream that is not closed on both sides."""
 
     def __init__(self) -> None:

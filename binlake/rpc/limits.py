@@ -42,7 +42,7 @@ class Limits:
     stall_s: float = 600.0
 
 
-class Pace:
+class EventPace:
     """Counts events, and reports more than `per_second`; reads the clock once in `per_second`/10 events."""
 
     def __init__(self, per_second: int) -> None:

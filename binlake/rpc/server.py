@@ -30,7 +30,7 @@ from binlake.rpc.peers import Peers
 from binlake.rpc.server_connection import ServerConnection
 from binlake.rpc.sparinglog import SparingLog
 from binlake.rpc.tls import Tls
-from binlake.rpc.workers import Page, Sink, Workers
+from binlake.rpc.workers import PlainRequest, RpcWorkers, StreamSink
 
 log = SparingLog()
 
@@ -57,7 +57,7 @@ class RpcServer:
         self.assembly = Assembly(limits.assembly_bytes, lambda: self.clock())
         self._http = http
         self._loop = uvloop.new_event_loop()
-        self._workers = Workers(self._loop, limits.streaming_calls)
+        self._workers = RpcWorkers(self._loop, limits.streaming_calls)
         self._sockets: list[tuple[socket.socket, ssl.SSLContext | None, Tls | None]] = []
         self._paths: list[Path] = []
         self._listeners: list[asyncio.AbstractServer] = []
@@ -76,7 +76,7 @@ class RpcServer:
         """Serve a unary method by `work(request) -> response` on a pool of threads."""
         self.methods[path] = self._workers.build_unary_handler(work)
 
-    def add_streaming(self, path: str, work: Callable[[bytes, Sink], None]) -> None:
+    def add_streaming(self, path: str, work: Callable[[bytes, StreamSink], None]) -> None:
         """Serve a server-streaming method by `work(request, sink)`, each call in its own thread."""
         self.methods[path] = self._workers.build_streaming_handler(work)
 
@@ -227,7 +227,7 @@ class RpcServer:
         def refuse() -> None:
             answer(HttpResponse(503, "text/plain; charset=utf-8", b"too many page requests at once\n"))
 
-        self._workers.run_page(address, request.path, Page(answer_request, refuse))
+        self._workers.run_page(address, request.path, PlainRequest(answer_request, refuse))
 
 
 class _ProtocolDetector(asyncio.Protocol):

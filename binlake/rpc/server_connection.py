@@ -13,7 +13,7 @@ from binlake.rpc.frames import Code, ConnectionFault, Setting, StreamFault
 from binlake.rpc.headers import Field
 from binlake.rpc.host import Host, has_certificate, read_peer_address
 from binlake.rpc.http import HttpResponse
-from binlake.rpc.limits import Pace
+from binlake.rpc.limits import EventPace
 from binlake.rpc.request import Malformed, Request
 from binlake.rpc.server_output import FOREVER, ServerOutput
 from binlake.rpc.sparinglog import SparingLog
@@ -37,7 +37,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         self._preface = frames.PREFACE
         self._last_id = 0
         self._working = 0  # unanswered calls, including cancelled ones, whose work still runs
-        self._resets = Pace(host.limits.resets_per_s)
+        self._resets = EventPace(host.limits.resets_per_s)
         self._final = False
 
     # asyncio

@@ -25,14 +25,14 @@ _LOOK_S = 1.0
 
 
 @dataclass(frozen=True, eq=False)
-class Page:
+class PlainRequest:
     """A plain HTTP request: `work` runs in a thread, its result is called on the loop; or `refuse` is called there."""
 
     work: Callable[[], Callable[[], None]]
     refuse: Callable[[], None]
 
 
-class Workers:
+class RpcWorkers:
     """Threads for one server; `loop` is the server's."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, streaming_calls: int) -> None:
@@ -40,7 +40,7 @@ class Workers:
         self._pool = ThreadPoolExecutor(_THREADS, "rpc-worker")
         # A separate pool: pages must answer even while all threads for calls are waiting.
         self._pages = ThreadPoolExecutor(_PAGE_THREADS, "rpc-page")
-        self._waiting_pages: FairQueue[Page] = FairQueue(_WAITING_PAGES)
+        self._waiting_pages: FairQueue[PlainRequest] = FairQueue(_WAITING_PAGES)
         self._busy_pages = self._asked_calls = 0
         self._streaming_calls = streaming_calls
         self._streams: set[threading.Thread] = set()
@@ -49,7 +49,7 @@ class Workers:
         """Run `work` in the pool, then call its result on the loop."""
         self._pool.submit(lambda: self.run_on_loop(work()))
 
-    def run_page(self, address: str, kind: str, page: Page) -> None:
+    def run_page(self, address: str, kind: str, page: PlainRequest) -> None:
         """Like run(), for plain HTTP, in turn by address and kind of page; called on the loop."""
         refused = self._waiting_pages.put(address, kind, page)
         if refused is not None:
@@ -107,14 +107,14 @@ class Workers:
 
         return finish
 
-    def build_streaming_handler(self, work: Callable[[bytes, Sink], None]) -> Handler:
+    def build_streaming_handler(self, work: Callable[[bytes, StreamSink], None]) -> Handler:
         """A handler that runs `work(request, sink)` in its own thread: OK if it returns. It may raise RpcError."""
 
         def start(call: Call, message: bytes) -> None:
             if len(self._streams) >= self._streaming_calls:
                 call.fail(Status.UNAVAILABLE, f"{len(self._streams)} streams are running already")
                 return
-            sink = Sink(self, call)
+            sink = StreamSink(self, call)
             thread = threading.Thread(
                 target=self._run_stream, args=(work, message, sink), name="rpc-stream", daemon=True
             )
@@ -123,7 +123,7 @@ class Workers:
 
         return start
 
-    def _run_stream(self, work: Callable[[bytes, Sink], None], message: bytes, sink: Sink) -> None:
+    def _run_stream(self, work: Callable[[bytes, StreamSink], None], message: bytes, sink: StreamSink) -> None:
         status, text = Status.OK, ""
         try:
             work(message, sink)
@@ -149,10 +149,10 @@ class Workers:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-class Sink:
+class StreamSink:
     """Sends messages of a streaming handler, from one thread. `on_gone`: called on the loop if the client leaves."""
 
-    def __init__(self, workers: Workers, call: Call) -> None:
+    def __init__(self, workers: RpcWorkers, call: Call) -> None:
         self.call = call
         self.on_gone: Callable[[], None] | None = None
         self._workers = workers

@@ -63,11 +63,11 @@ class ExpressionFilter:
         return [rule for rule in self._rules if fold_pair((rule.db, rule.table)) == name]
 
     def _build_half(self, table: TableDef, image: str, text: str) -> Half:
-        from binlake.rules.reader import Reader
+        from binlake.rules.reader import ExpressionReader
         from binlake.rules.sql import parse
         from binlake.rules.terms import Unsupported
 
-        reader = Reader(table, bytewise=self._bytewise)
+        reader = ExpressionReader(table, bytewise=self._bytewise)
         try:
             program = reader.read_condition(parse(text))
         except Unsupported as error:

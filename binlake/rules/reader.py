@@ -57,7 +57,7 @@ _DECIMAL: Mapping[type[exp.Expr], _Act] = {
 }  # fmt: skip
 
 
-class Reader:
+class ExpressionReader:
     """Compiles expressions over row images of `table`; `columns`: those used so far, in the order of a program's row.
 
     `bytewise`: the source compares all texts by bytes (source.new-collation = false).
@@ -366,41 +366,45 @@ def _compare_json(left: Term, right: Term) -> ev.Program:
 class Form:
     """How a node is compiled: the arguments that `read` handles, and meaningless ones that the parser always adds."""
 
-    read: Callable[[Reader, Any], Term]
+    read: Callable[[ExpressionReader, Any], Term]
     takes: frozenset[str]
     ignores: Mapping[str, object]
 
 
-def _build_form(read: Callable[[Reader, Any], Term], takes: str = "this expression", **ignores: object) -> Form:
+def _build_form(
+    read: Callable[[ExpressionReader, Any], Term], takes: str = "this expression", **ignores: object
+) -> Form:
     return Form(read, frozenset(takes.split()), ignores)
 
 
 FORMS: Mapping[type[exp.Expr], Form] = {
-    exp.Column: _build_form(Reader.read_column, "this table"),
-    **dict.fromkeys(_COMPARISONS, _build_form(Reader.compare)),
-    exp.NullSafeEQ: _build_form(Reader.read_equal_or_null),
-    **dict.fromkeys((exp.Add, exp.Sub, exp.Mul, exp.IntDiv, exp.Mod), _build_form(Reader.read_arithmetic)),
-    exp.Div: _build_form(Reader.read_arithmetic, safe=True),
-    exp.Between: _build_form(Reader.read_between, "this low high"),
-    exp.In: _build_form(Reader.read_in, "this expressions"),
-    **dict.fromkeys((exp.And, exp.Or, exp.Xor), _build_form(Reader.read_logic)),
-    exp.Not: _build_form(Reader.read_not, "this"),
-    exp.Is: _build_form(Reader.read_is),
-    exp.Like: _build_form(Reader.read_like, "this expression negate"),
-    exp.RegexpLike: _build_form(Reader.read_regexp),
-    exp.Neg: _build_form(Reader.read_negative, "this"),
-    exp.Paren: _build_form(Reader.read_nested, "this"),
-    exp.Literal: _build_form(Reader.read_constant, "this is_string"),
-    **dict.fromkeys((exp.Null, exp.Boolean, exp.BitString, exp.HexString), _build_form(Reader.read_special, "this")),
-    exp.Collate: _build_form(Reader.read_collate),
-    exp.JSONExtract: _build_form(Reader.read_path),
-    exp.JSONExtractScalar: _build_form(Reader.read_path),
-    exp.If: _build_form(Reader.read_if, "this true false"),
-    exp.Coalesce: _build_form(Reader.read_coalesce, "this expressions"),
-    exp.Abs: _build_form(Reader.read_absolute, "this"),
-    **dict.fromkeys((exp.Lower, exp.Upper), _build_form(Reader.read_case_change, "this")),
-    exp.Trim: _build_form(Reader.read_trim, "this expression position"),
-    exp.Length: _build_form(Reader.read_length, "this binary"),
-    exp.Anonymous: _build_form(Reader.read_function, "this expressions"),
+    exp.Column: _build_form(ExpressionReader.read_column, "this table"),
+    **dict.fromkeys(_COMPARISONS, _build_form(ExpressionReader.compare)),
+    exp.NullSafeEQ: _build_form(ExpressionReader.read_equal_or_null),
+    **dict.fromkeys((exp.Add, exp.Sub, exp.Mul, exp.IntDiv, exp.Mod), _build_form(ExpressionReader.read_arithmetic)),
+    exp.Div: _build_form(ExpressionReader.read_arithmetic, safe=True),
+    exp.Between: _build_form(ExpressionReader.read_between, "this low high"),
+    exp.In: _build_form(ExpressionReader.read_in, "this expressions"),
+    **dict.fromkeys((exp.And, exp.Or, exp.Xor), _build_form(ExpressionReader.read_logic)),
+    exp.Not: _build_form(ExpressionReader.read_not, "this"),
+    exp.Is: _build_form(ExpressionReader.read_is),
+    exp.Like: _build_form(ExpressionReader.read_like, "this expression negate"),
+    exp.RegexpLike: _build_form(ExpressionReader.read_regexp),
+    exp.Neg: _build_form(ExpressionReader.read_negative, "this"),
+    exp.Paren: _build_form(ExpressionReader.read_nested, "this"),
+    exp.Literal: _build_form(ExpressionReader.read_constant, "this is_string"),
+    **dict.fromkeys(
+        (exp.Null, exp.Boolean, exp.BitString, exp.HexString), _build_form(ExpressionReader.read_special, "this")
+    ),
+    exp.Collate: _build_form(ExpressionReader.read_collate),
+    exp.JSONExtract: _build_form(ExpressionReader.read_path),
+    exp.JSONExtractScalar: _build_form(ExpressionReader.read_path),
+    exp.If: _build_form(ExpressionReader.read_if, "this true false"),
+    exp.Coalesce: _build_form(ExpressionReader.read_coalesce, "this expressions"),
+    exp.Abs: _build_form(ExpressionReader.read_absolute, "this"),
+    **dict.fromkeys((exp.Lower, exp.Upper), _build_form(ExpressionReader.read_case_change, "this")),
+    exp.Trim: _build_form(ExpressionReader.read_trim, "this expression position"),
+    exp.Length: _build_form(ExpressionReader.read_length, "this binary"),
+    exp.Anonymous: _build_form(ExpressionReader.read_function, "this expressions"),
 }
 """Every node that an expression may contain."""

@@ -28,7 +28,7 @@ class Half:
 
 
 @dataclass(frozen=True)
-class TableFilter:
+class ChangeFilter:
     """The filter for one kind `op` of changes of a source table with since <= commit_ts < until.
 
     A row is dropped if all halves of one of `choices` are TRUE.
@@ -60,7 +60,7 @@ class TableFilter:
 class RowFilter:
     """The rules of a window; picklable."""
 
-    places: tuple[TableFilter, ...] = ()
+    places: tuple[ChangeFilter, ...] = ()
 
     def filter_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of `batch` that no expression drops. Raises SchemaError if a value does not fit its column."""
@@ -76,7 +76,7 @@ class RowFilter:
 
 
 def _is_true(
-    half: Half, batch: pa.RecordBatch, rows: NDArray[np.int64], table_filter: TableFilter
+    half: Half, batch: pa.RecordBatch, rows: NDArray[np.int64], table_filter: ChangeFilter
 ) -> NDArray[np.bool_]:
     results = np.zeros(len(rows), bool)
     at = 0

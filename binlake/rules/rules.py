@@ -18,8 +18,8 @@ from binlake.base.sections.rules import (
     DdlReplacement,
     EventRule,
     ExpressionRule,
-    Filter,
-    Loopback,
+    FilterSection,
+    LoopbackSection,
     RouteRule,
     ShardMode,
 )
@@ -37,7 +37,7 @@ from binlake.rules.tables import BlockAllow, TableChoice, TableFilter
 class MarkReader:
     """Recognizes the transactions that this pair of replications wrote."""
 
-    def __init__(self, config: Loopback) -> None:
+    def __init__(self, config: LoopbackSection) -> None:
         self._name = config.mark_schema.lower(), config.mark_table.lower()
         self._channel = str(config.channel_id)
 
@@ -102,7 +102,7 @@ class Configured(Protocol):
     @property
     def target(self) -> ConfiguredTarget | None: ...
     @property
-    def filter(self) -> Filter: ...
+    def filter(self) -> FilterSection: ...
     @property
     def block_allow_list(self) -> BlockAllowList | None: ...
     @property
@@ -118,7 +118,7 @@ class Configured(Protocol):
     @property
     def ddl_injection(self) -> tuple[DdlInjection, ...]: ...
     @property
-    def loopback(self) -> Loopback: ...
+    def loopback(self) -> LoopbackSection: ...
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Rules:
     is merged.
     """
 
-    tables: TableChoice = field(default_factory=lambda: TableFilter(Filter()))
+    tables: TableChoice = field(default_factory=lambda: TableFilter(FilterSection()))
     events: EventFilter = field(default_factory=lambda: EventFilter(()))
     routes: Routes = field(default_factory=lambda: Routes(()))
     expressions: ExpressionFilter = field(default_factory=lambda: ExpressionFilter(()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterable
 
-from binlake.base.sections.rules import BlockAllowList, Filter
+from binlake.base.sections.rules import BlockAllowList, FilterSection
 from binlake.base.sections.values import TableName
 from binlake.rules.patterns import Pattern, compile_drainer_pattern, compile_wildcard
 
@@ -34,7 +34,7 @@ class TableChoice(abc.ABC):
 class TableFilter(TableChoice):
     """Chooses tables by the drainer's lists."""
 
-    def __init__(self, config: Filter) -> None:
+    def __init__(self, config: FilterSection) -> None:
         super().__init__()
         self._do_dbs = [compile_drainer_pattern(name) for name in config.replicate_do_db]
         self._do_tables = _compile_pairs(config.replicate_do_table, compile_drainer_pattern)

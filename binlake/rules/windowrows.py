@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from binlake.rows.schema import WindowSchemas
-from binlake.rules.rowfilter import RowFilter, TableFilter
+from binlake.rules.rowfilter import ChangeFilter, RowFilter
 from binlake.rules.rules import Rules
 
 
@@ -16,7 +16,7 @@ def build_row_filter(schemas: WindowSchemas, rules: Rules) -> RowFilter:
             if definition is None or not rules.keeps(definition.db, definition.name):
                 continue
             filters += [
-                TableFilter(definition.db, definition.name, op, since, until, choices)
+                ChangeFilter(definition.db, definition.name, op, since, until, choices)
                 for op, choices in rules.expressions.build_conditions(definition).items()
             ]
     return RowFilter(tuple(filters))

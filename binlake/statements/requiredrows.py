@@ -1,7 +1,7 @@
 """Steps of a DDL that may refuse it, as texts among the DDL's statements. A server that got one would refuse it.
 
 `RequireNoRows` guards a statement that would give rows values of the target's own choice, where the source's are not
-known. `Refusal` is in place of a statement that the target has no words for.
+known. `RefusedStatement` is in place of a statement that the target has no words for.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def assume_default_variables(ddl: StatementBatch) -> StatementBatch:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusedStatement:
     """`why`: the error's message, in full: a server's own, as SIGNAL raises it, ends after 128 characters."""
 
     why: str
@@ -54,6 +54,6 @@ class Refusal:
         return f"{_REFUSES}{json.dumps(self.why, ensure_ascii=False)}"
 
     @classmethod
-    def find_in(cls, sql: str) -> Refusal | None:
+    def find_in(cls, sql: str) -> RefusedStatement | None:
         """The refusal that `sql` is; None for any other statement."""
         return cls(json.loads(sql.removeprefix(_REFUSES))) if sql.startswith(_REFUSES) else None

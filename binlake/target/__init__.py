@@ -4,9 +4,15 @@ Every write goes through `apply_window`; everything else here reads, or is a par
 """
 
 from binlake.target.apply.apply import apply_window
-from binlake.target.apply.position import Position, read_checkpoint, read_checkpoint_ts, read_open_window, read_position
+from binlake.target.apply.position import (
+    TargetPosition,
+    read_checkpoint,
+    read_checkpoint_ts,
+    read_open_window,
+    read_position,
+)
 from binlake.target.claim.checkpointrow import Checkpoint
-from binlake.target.definitions.definitions import Expected, expect_after_ddl, expect_tables
+from binlake.target.definitions.definitions import ExpectedState, expect_after_ddl, expect_tables
 from binlake.target.segments import (
     ApplyResult,
     Hook,
@@ -15,19 +21,19 @@ from binlake.target.segments import (
     WriteAhead,
     build_too_many_rows_error,
 )
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.target.session.stopping import StopFlag
 
 __all__ = [
     "ApplyResult",
     "Checkpoint",
-    "Expected",
+    "ExpectedState",
     "Hook",
-    "Position",
     "SegmentPlan",
-    "Session",
     "StatementSource",
     "StopFlag",
+    "TargetPosition",
+    "TargetSession",
     "WriteAhead",
     "apply_window",
     "build_too_many_rows_error",

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from binlake.base.dialects import Dialect
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions
 from binlake.dialect.replacement import empties_table, find_replaced_names
 from binlake.errors import Permanent
 from binlake.rows.schema import Action
 from binlake.statements.batch import INJECTED, PHASES, REPLACED, Phase, StatementBatch
-from binlake.target.definitions.definitions import Expected, expect_after_ddl, expect_tables
+from binlake.target.definitions.definitions import ExpectedState, expect_after_ddl, expect_tables
 from binlake.target.definitions.forms import Name
 from binlake.window.manifest import ApplyManifest
 
@@ -47,9 +47,9 @@ class SegmentPlan:
     ddl: StatementBatch | None = None
     ddl_commit_ts: int = 0
     touched: tuple[tuple[str, str], ...] = ()
-    expected_after: Expected | None = None
+    expected_after: ExpectedState | None = None
     repeatable: bool = True
-    expected: Expected | None = None
+    expected: ExpectedState | None = None
     rows: int | None = None
     bytes: int | None = None
     ordered: bool = False
@@ -135,12 +135,12 @@ def _is_repeatable(cut: LandedDdl, ddl: StatementBatch | None, *, own: bool) -> 
     return cut.action not in _NOT_REPEATABLE
 
 
-def is_within(target: Target, rows: int, size: int) -> bool:
+def is_within(target: TargetSection, rows: int, size: int) -> bool:
     """True when one transaction may hold `rows` rows in `size` bytes of text."""
     return rows <= target.max_segment_rows and size <= target.max_segment_bytes
 
 
-def require_within(target: Target, window: str, segment: int, rows: int, size: int) -> None:
+def require_within(target: TargetSection, window: str, segment: int, rows: int, size: int) -> None:
     """Raises Permanent for a segment above the limits of one transaction (hazards R-30)."""
     if rows > target.max_segment_rows:
         raise build_too_many_rows_error(window, segment, rows, target.max_segment_rows)

@@ -13,7 +13,7 @@ from binlake.dialect.replacement import needs_database
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
 from binlake.statements.batch import INJECTED, REPLACED, UNCHECKED, Phase, StatementBatch, compute_statement_digest
 from binlake.statements.literal import quote_name
-from binlake.statements.requiredrows import Refusal
+from binlake.statements.requiredrows import RefusedStatement
 from binlake.statements.writtencolumns import is_computed
 from binlake.window.manifest import ApplyManifest
 
@@ -91,7 +91,7 @@ def build_refusing_batch(segment: int, ddl: LandedDdl, why: str) -> StatementBat
     So the DDL gets a ledger row if its tables are set aside, and otherwise an error: it is not skipped silently for a
     table that was brought back meanwhile.
     """
-    return _build_batch(segment, ddl, (Refusal(why).to_sql(),), "ddl")
+    return _build_batch(segment, ddl, (RefusedStatement(why).to_sql(),), "ddl")
 
 
 def require_outside_ddl(ddls: Iterable[LandedDdl], lo: int, hi: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from binlake.window.eventrow import EventRow
-from binlake.window.plan import Counters, Member
+from binlake.window.plan import Member, PumpCounters
 
 STAGE = "incident"
 """The stage of events about incidents in the table `window`."""
@@ -29,7 +29,7 @@ def find_new_incidents(members: Sequence[Member], events: Sequence[EventRow]) ->
             "lost_commit_ts": [str(ts) for ts in member.counters.lost_commit_ts],
         }
         for member in members
-        if _count_more(member.counters, recorded.get((member.node_id, member.store_uuid), Counters()))
+        if _count_more(member.counters, recorded.get((member.node_id, member.store_uuid), PumpCounters()))
     }
 
 
@@ -47,16 +47,18 @@ def _describe_given_up(counts: Mapping[str, Any]) -> str:
     return f", transactions given up at {', '.join(given_up)}" if given_up else ""
 
 
-def _collect_recorded_counters(events: Sequence[EventRow]) -> dict[tuple[str, str], Counters]:
+def _collect_recorded_counters(events: Sequence[EventRow]) -> dict[tuple[str, str], PumpCounters]:
     recorded = {}
     for event in events:
         for node, counts in json.loads(event["detail"])["pumps"].items():
             lost = tuple(map(int, counts.get("lost_commit_ts", ())))
-            recorded[node, counts["store_uuid"]] = Counters(counts["late_commits"], counts["early_commits"], 0, lost)
+            recorded[node, counts["store_uuid"]] = PumpCounters(
+                counts["late_commits"], counts["early_commits"], 0, lost
+            )
     return recorded
 
 
-def _count_more(now: Counters, before: Counters) -> bool:
+def _count_more(now: PumpCounters, before: PumpCounters) -> bool:
     late, early = now.late_commits, now.early_commits
     if set(now.lost_commit_ts) - set(before.lost_commit_ts):
         return True

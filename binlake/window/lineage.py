@@ -26,7 +26,7 @@ Columns = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class Table:
+class KnownTable:
     """A table's name, and its columns as far as they are known."""
 
     db: str
@@ -41,9 +41,9 @@ class LineageTable:
     `copied`: the columns whose values come from the source's columns with the same name.
     """
 
-    table: Table
+    table: KnownTable
     copied: Sequence[str] = ()
-    sources: Sequence[Table] = field(default=())
+    sources: Sequence[KnownTable] = field(default=())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -60,8 +60,8 @@ class LineageTable:
 
     def without_columns(self) -> LineageTable:
         """The same table without columns."""
-        bare = [Table(source.db, source.table) for source in self.sources]
-        return LineageTable(Table(self.table.db, self.table.table), (), bare)
+        bare = [KnownTable(source.db, source.table) for source in self.sources]
+        return LineageTable(KnownTable(self.table.db, self.table.table), (), bare)
 
     def without_sources(self) -> LineageTable:
         """The same table without source tables and columns copied from them."""
@@ -124,9 +124,9 @@ def _fit_into(one: LineageTable, budget: LineageBudget) -> LineageTable:
     return one if budget.takes_columns(len(one.table.columns), len(one.sources)) else one.without_columns()
 
 
-def _encode_table(table: Table) -> dict[str, Any]:
+def _encode_table(table: KnownTable) -> dict[str, Any]:
     return {"db": table.db, "table": table.table, "columns": [list(column) for column in table.columns]}
 
 
-def _decode_table(raw: dict[str, Any]) -> Table:
-    return Table(raw["db"], raw["table"], tuple((name, kind) for name, kind in raw["columns"]))
+def _decode_table(raw: dict[str, Any]) -> KnownTable:
+    return KnownTable(raw["db"], raw["table"], tuple((name, kind) for name, kind in raw["columns"]))

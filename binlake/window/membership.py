@@ -12,7 +12,7 @@ from binlake import tso as oracle
 from binlake.base.diskuse import NOT_KNOWN, DiskUse
 from binlake.cluster.node import NodeStatus
 from binlake.errors import BinlakeError, SourceUnavailable
-from binlake.window.plan import Counters, Member, OpenTransactions
+from binlake.window.plan import Member, OpenTransactions, PumpCounters
 from binlake.window.remembered import FORGOTTEN, RememberedMember
 
 
@@ -98,7 +98,7 @@ def _build_member(pump: NodeStatus, known: RememberedMember | None, lo: int, pro
         return Member(pump.node_id, pump.host, pump.state, pump.max_commit_ts, uuid, error.message)
     watermark = max(pump.max_commit_ts, answer.max_commit_ts)
     problem = _describe_other_pump(pump, answer) or _find_problem(uuid, answer, lo)
-    counters = Counters(answer.late_commits, answer.early_commits, answer.status_queries, answer.lost_commit_ts)
+    counters = PumpCounters(answer.late_commits, answer.early_commits, answer.status_queries, answer.lost_commit_ts)
     undecided = OpenTransactions(answer.unmatched, answer.oldest_start_ts, answer.last_error)
     return Member(
         pump.node_id,

@@ -20,7 +20,7 @@ State = Literal["ready", "blocked", "waiting"]
 
 
 @dataclass(frozen=True)
-class Counters:
+class PumpCounters:
     """What a pump has counted since it started.
 
     `late_commits` (hazards R-08) and `early_commits` (hazards R-09): transactions that windows may have missed;
@@ -67,7 +67,7 @@ class Member:
     watermark: int
     store_uuid: str = ""
     problem: str = ""
-    counters: Counters = Counters()
+    counters: PumpCounters = PumpCounters()
     open_transactions: OpenTransactions = OpenTransactions()
     disk: DiskUse = NOT_KNOWN
 
@@ -89,7 +89,7 @@ class Blocker:
 
 
 @dataclass(frozen=True)
-class Plan:
+class WindowPlan:
     """The proposal. `ready`: lo < hi; `blocked`: by the named pumps; `waiting`: the next stop is not reached yet."""
 
     state: State
@@ -108,7 +108,7 @@ def propose_window(
     stop_points: Sequence[int] = (),
     reach: int | None = None,
     stop_ts: int | None = None,
-) -> Plan:
+) -> WindowPlan:
     """The next window after `lo`.
 
     hi is the minimum of: every member's watermark, `tso` - 1, the next stop point, `lo` + `reach` (see `reach_after`;
@@ -118,17 +118,21 @@ def propose_window(
     active = [member for member in members if not member.is_drained(lo)]
     blockers = _find_blockers(lo, active)
     if blockers:
-        return Plan("blocked", lo, lo, tuple(members), tuple(blockers), "; ".join(map(str, blockers)))
+        return WindowPlan("blocked", lo, lo, tuple(members), tuple(blockers), "; ".join(map(str, blockers)))
     reachable = min([tso - 1, *(member.watermark for member in active)])
     hi = min([reachable, *_list_limits(lo, stop_points, reach)])
     if stop_ts is not None and stop_ts <= lo:
-        return Plan("waiting", lo, lo, tuple(members), reason=f"stop_ts {stop_ts} is landed already (landed ts {lo})")
+        return WindowPlan(
+            "waiting", lo, lo, tuple(members), reason=f"stop_ts {stop_ts} is landed already (landed ts {lo})"
+        )
     if stop_ts is not None and reachable < stop_ts and hi == reachable:
-        return Plan("waiting", lo, hi, tuple(members), reason=f"stop_ts {stop_ts} is above the watermark {reachable}")
+        return WindowPlan(
+            "waiting", lo, hi, tuple(members), reason=f"stop_ts {stop_ts} is above the watermark {reachable}"
+        )
     hi = hi if stop_ts is None else min(hi, stop_ts)
     if hi <= lo:
-        return Plan("waiting", lo, lo, tuple(members), reason=f"the clock {tso} is not above {lo}")
-    return Plan("ready", lo, hi, tuple(members))
+        return WindowPlan("waiting", lo, lo, tuple(members), reason=f"the clock {tso} is not above {lo}")
+    return WindowPlan("ready", lo, hi, tuple(members))
 
 
 def _find_blockers(lo: int, active: Sequence[Member]) -> list[Blocker]:

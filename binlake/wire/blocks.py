@@ -23,7 +23,7 @@ _HEAD = struct.Struct("<4sI")
 Ints = NDArray[np.int64]
 
 
-class Block(NamedTuple):
+class BinlogBlock(NamedTuple):
     """Binlogs in ascending commit_ts. The payload of number n is `data[ends[n - 1]:ends[n]]`; a fake binlog has
     commit_ts == start_ts."""
 
@@ -32,9 +32,9 @@ class Block(NamedTuple):
     ends: Ints
     data: memoryview
 
-    def take_first(self, count: int) -> Block:
+    def take_first(self, count: int) -> BinlogBlock:
         """The first `count` binlogs."""
-        return Block(self.commit_ts[:count], self.start_ts[:count], self.ends[:count], self.data)
+        return BinlogBlock(self.commit_ts[:count], self.start_ts[:count], self.ends[:count], self.data)
 
 
 def encode_head(commit_ts: Ints, start_ts: Ints, sizes: Ints) -> bytes:
@@ -43,7 +43,7 @@ def encode_head(commit_ts: Ints, start_ts: Ints, sizes: Ints) -> bytes:
     return b"".join((_HEAD.pack(MAGIC, len(sizes)), *(column.tobytes() for column in columns)))
 
 
-def read_block(message: bytes) -> Block:
+def read_block(message: bytes) -> BinlogBlock:
     """Read the block of a message that begins with the magic. Raises WireError."""
     count = _HEAD.unpack_from(message)[1] if len(message) >= _HEAD.size else 0
     begin = _HEAD.size + 20 * count
@@ -54,11 +54,11 @@ def read_block(message: bytes) -> Block:
     ends = np.frombuffer(message, "<u4", count, _HEAD.size + 16 * count).cumsum(dtype=np.int64)
     if ends[-1] != len(message) - begin:
         raise WireError("the pump sent a block whose index does not fit", where={"bytes": len(message)})
-    return Block(commit_ts, start_ts, ends, memoryview(message)[begin:])
+    return BinlogBlock(commit_ts, start_ts, ends, memoryview(message)[begin:])
 
 
-def build_block(commit_ts: Sequence[int], start_ts: Sequence[int], payloads: Sequence[bytes]) -> Block:
+def build_block(commit_ts: Sequence[int], start_ts: Sequence[int], payloads: Sequence[bytes]) -> BinlogBlock:
     """Make a block of binlogs that were received one by one."""
     ends = np.fromiter(map(len, payloads), np.int64, len(payloads)).cumsum()
     data = memoryview(payloads[0] if len(payloads) == 1 else b"".join(payloads))
-    return Block(np.array(commit_ts, np.int64), np.array(start_ts, np.int64), ends, data)
+    return BinlogBlock(np.array(commit_ts, np.int64), np.array(start_ts, np.int64), ends, data)

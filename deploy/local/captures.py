@@ -25,14 +25,14 @@ import structlog
 from pyspark.sql import SparkSession
 
 from binlake.config import Replication
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import BinlakeError, ConfigError, IncompleteWindow
 from binlake.rows.codec.latin1 import InvalidText
 from binlake.rules import Rules
 from binlake.spark_jobs.engine.session import start_classic_session
 from binlake.spark_jobs.job.context import StageContext, StageResult
 from binlake.spark_jobs.job.runner import run_window
-from binlake.target import Session
+from binlake.target import TargetSession
 from binlake.testkit.captures import compare_state, connect, read_expected_states
 from binlake.testkit.captures.capture import Capture, StateAt
 from deploy.local.cluster import CaptureCluster, run_capture_cluster
@@ -50,7 +50,7 @@ _PATIENCE_S = 60.0
 
 
 @dataclass
-class Outcome:
+class CaptureResult:
     """The result of a capture by one path; empty `difference` = equal. `rows`: compared rows, summed over `states`."""
 
     name: str
@@ -108,14 +108,14 @@ def place_states(states: Iterable[StateAt], last_ts: int) -> dict[int, list[Stat
     return placed
 
 
-def run_direct(capture: Capture, server: MariaDb) -> Outcome:
+def run_direct(capture: Capture, server: MariaDb) -> CaptureResult:
     """Apply `capture` with core functions only and compare at each of its states; errors as in `run_capture`."""
 
-    def work(outcome: Outcome) -> None:
+    def work(outcome: CaptureResult) -> None:
         log = read_log(capture)
         outcome.transactions = len(log.rows) + len(log.ddls)
-        target = Target(db_type="mariadb", host=server.host, port=server.port, user=server.user)
-        with closing(Session(target)) as session:
+        target = TargetSection(db_type="mariadb", host=server.host, port=server.port, user=server.user)
+        with closing(TargetSession(target)) as session:
             rules = Rules(invalid_text=_choose_invalid_text(capture), second_writes="once", partition_rows="removed")
             hands = plan_handwork(plan_ddl(log), capture.read_states(), find_tables_in_doubt(log))
             replay = DirectReplay(log, session, hands, new_collation=_has_new_collation(capture), rules=rules)
@@ -137,13 +137,13 @@ def run_capture(
     most_states: int = 0,
     pumps: int = 2,
     mirror: bool = False,
-) -> Outcome:
+) -> CaptureResult:
     """Replay `capture` through `pumps` and windows, compare at a `sample` of its states; files go below `folder`.
 
     Errors of the pipeline become the outcome's difference, so a failed capture does not stop the others.
     """
 
-    def work(outcome: Outcome) -> None:
+    def work(outcome: CaptureResult) -> None:
         states = select_sample(list(read_expected_states(capture)), most_states)
         commits = read_log(capture)
         hands = plan_handwork(plan_ddl(commits), capture.read_states(), find_tables_in_doubt(commits))
@@ -167,9 +167,9 @@ def run_capture(
     return _run_timed(capture, "windows", server, work)
 
 
-def _run_timed(capture: Capture, path: str, server: MariaDb, work: Callable[[Outcome], None]) -> Outcome:
+def _run_timed(capture: Capture, path: str, server: MariaDb, work: Callable[[CaptureResult], None]) -> CaptureResult:
     began = time.monotonic()
-    outcome = Outcome(capture.name, path, recorded=sum(1 for _ in capture.read_states()))
+    outcome = CaptureResult(capture.name, path, recorded=sum(1 for _ in capture.read_states()))
     server.wipe()
     try:
         work(outcome)
@@ -215,7 +215,7 @@ def _run_windows(
     capture: Capture,
     server: MariaDb,
     ctx: StageContext,
-    outcome: Outcome,
+    outcome: CaptureResult,
     compared: dict[int, list[StateAt]],
     hands: Handworks,
 ) -> None:
@@ -227,7 +227,7 @@ def _run_windows(
             return
 
 
-def _compare(capture: Capture, state: StateAt, server: MariaDb, outcome: Outcome) -> bool:
+def _compare(capture: Capture, state: StateAt, server: MariaDb, outcome: CaptureResult) -> bool:
     connection = connect(server.host, server.port, server.user, server.password)
     try:
         result = compare_state(state, connection, new_collation=_has_new_collation(capture))
@@ -264,7 +264,7 @@ def run_all(
     captures: Iterable[Capture], server: MariaDb, make_spark: Callable[[], SparkSession], most_states: int
 ) -> int:
     """Run every capture by both paths; print a line each, with exemptions and manual DDL. Returns the exit status."""
-    outcomes: list[Outcome] = []
+    outcomes: list[CaptureResult] = []
     for capture in captures:
         outcomes.append(_print_notes(run_direct(capture, server)))
         with tempfile.TemporaryDirectory(prefix=f"binlake-{capture.name}-") as folder:
@@ -277,7 +277,7 @@ def run_all(
     return 1 if differing else 0
 
 
-def _print_notes(outcome: Outcome) -> Outcome:
+def _print_notes(outcome: CaptureResult) -> CaptureResult:
     print(outcome.format_line(), flush=True)
     for name, count in sorted(outcome.exemptions.items()):
         print(f"    exempt {count:>6} x {name}", flush=True)

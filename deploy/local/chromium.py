@@ -49,14 +49,14 @@ class Chromium:
     def __exit__(self, *_: object) -> None:
         self._child.stop()
 
-    def open_page(self) -> Page:
+    def open_page(self) -> BrowserPage:
         """A new page; the caller closes it."""
         port = self._ends.read_text(encoding="utf-8").splitlines()[0]
         message = httpx.put(f"http://{HOST}:{port}/json/new?about:blank", timeout=WAIT_S).raise_for_status().json()
-        return Page(message["webSocketDebuggerUrl"])
+        return BrowserPage(message["webSocketDebuggerUrl"])
 
 
-class Page:
+class BrowserPage:
     """One page. `requests`: all URLs that it requested; `complaints`: what the browser logged as an error."""
 
     def __init__(self, address: str) -> None:
@@ -70,7 +70,7 @@ class Page:
             self.call(f"{domain}.enable")
         self.set_size(*SIZE)
 
-    def __enter__(self) -> Page:
+    def __enter__(self) -> BrowserPage:
         return self
 
     def __exit__(self, *_: object) -> None:

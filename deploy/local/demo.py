@@ -22,7 +22,7 @@ from deploy.local.demo_live import LiveLoad
 from deploy.local.demo_place import OneMachine, Place, StoreAndCluster
 from deploy.local.demo_report import Report
 from deploy.local.demo_run import ROOT, SPARK_CONNECTION, exit_status, run_servers
-from deploy.local.demo_watch import Watch
+from deploy.local.demo_watch import DemoWatch
 from deploy.local.mariadb import MariaDb
 from deploy.local.process import stop_recorded
 from deploy.local.source import CaptureSource
@@ -174,7 +174,7 @@ def _run_windows(demo: Demo, rate: float) -> bool:
         demo.report.say(
             "waiting for Airflow to start the first run; one process runs its windows, and the stages' tasks follow it"
         )
-        with Watch(demo.read_replication(), demo.source, demo.stops, client, demo.report) as watch:
+        with DemoWatch(demo.read_replication(), demo.source, demo.stops, client, demo.report) as watch:
             with demo.report.wait_for("the next window at the target"):
                 equal = watch.compare_all_states()
             client.set_paused(NAME, True)

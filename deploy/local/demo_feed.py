@@ -24,7 +24,7 @@ from binlake.pipeline import name_feed_sink
 from binlake.testkit.captures import connect
 from deploy.local.apicurio import Apicurio
 from deploy.local.demo_report import Report
-from deploy.local.kafka import Kafka
+from deploy.local.kafka import KafkaBroker
 from deploy.local.process import ProcessError
 
 _CONSUMER = Path(__file__).resolve().parents[2] / "examples" / "consume_avro_topic.py"
@@ -38,7 +38,7 @@ class DemoFeed:
     """A broker and a registry below `folder`, and the replication's section for a feed to them."""
 
     def __init__(self, folder: Path) -> None:
-        self.kafka = Kafka(folder=folder / "kafka")
+        self.kafka = KafkaBroker(folder=folder / "kafka")
         self.registry = Apicurio(folder=folder / "registry")
         self._folder = folder
 

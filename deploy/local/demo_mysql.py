@@ -24,7 +24,7 @@ from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient
 from deploy.local.demo_report import Report, WindowLine, measure_lag_s
 from deploy.local.demo_run import ROOT, SPARK_CONNECTION, exit_status, run_servers
-from deploy.local.demo_shards import DB, Shard, read_orders
+from deploy.local.demo_shards import DB, ShardServer, read_orders
 from deploy.local.mariadb import MariaDb
 from deploy.local.process import ProcessError, stop_recorded
 from deploy.local.source import FeederSource
@@ -39,13 +39,13 @@ _POLL_S = 0.25
 _PATIENCE_S = 300.0
 
 
-class Demo:
+class MysqlDemo:
     """All servers of the demo below `folder`, and the files that connect them."""
 
     def __init__(self, folder: Path, report: Report) -> None:
         self.report = report
         self.folder = folder
-        self.shards = [Shard(folder, number, _SHARDS) for number in range(1, _SHARDS + 1)]
+        self.shards = [ShardServer(folder, number, _SHARDS) for number in range(1, _SHARDS + 1)]
         self.source = FeederSource(folder / "source")
         self.target = MariaDb(folder / "target")
         self.spark = SparkConnect(folder / "spark")
@@ -180,7 +180,7 @@ schedule = ""
     def _log(self) -> WindowLog:
         return WindowLog(LakePaths.of(load_replication(self.file)))
 
-    def _fill(self, shard: Shard) -> None:
+    def _fill(self, shard: ShardServer) -> None:
         shard.start()
         shard.fill(ROWS // _SHARDS)
 
@@ -191,7 +191,7 @@ def run(folder: Path, keep: bool) -> int:
     for name in stop_recorded(folder):
         report.say(f"stopped {name}, which an earlier demo left running")
     shutil.rmtree(folder, ignore_errors=True)
-    demo = Demo(folder, report)
+    demo = MysqlDemo(folder, report)
     demo.write_replication()
     with run_servers(report, demo.starts, demo.airflow, demo.ends, keep):
         report.print_page(demo.airflow.url, demo.airflow.user, demo.airflow.password, NAME)
@@ -201,7 +201,7 @@ def run(folder: Path, keep: bool) -> int:
     return 0 if equal else 1
 
 
-def _replicate(demo: Demo) -> bool:
+def _replicate(demo: MysqlDemo) -> bool:
     client = AirflowClient(demo.airflow.url, demo.airflow.user, demo.airflow.password)
     with closing(client):
         client.wait_for_dag(NAME, 60)
@@ -229,7 +229,7 @@ def _replicate(demo: Demo) -> bool:
         return demo.compare()
 
 
-def _wait_until_written(shard: Shard, transactions: int) -> None:
+def _wait_until_written(shard: ShardServer, transactions: int) -> None:
     end = time.monotonic() + _PATIENCE_S
     while shard.transactions < transactions:
         shard.check()

@@ -27,7 +27,7 @@ _CREATE = f"""CREATE TABLE `{DB}`.`{TABLE}` (
 _ALTER = f"ALTER TABLE `{DB}`.`{TABLE}` ADD COLUMN channel VARCHAR(10) NOT NULL DEFAULT 'web'"
 
 
-class Shard:
+class ShardServer:
     """One source server below `folder`; `number` and `shards` determine its ids."""
 
     def __init__(self, folder: Path, number: int, shards: int) -> None:

@@ -36,7 +36,7 @@ _POLL_S = 0.25
 _RUNS_S = 3.0
 
 
-class Target:
+class DemoTarget:
     """The target of `replication`, read with plain SQL, independently of the pipeline."""
 
     def __init__(self, replication: Replication, cluster_id: int) -> None:
@@ -81,7 +81,7 @@ class Target:
         return Checkpoint.from_json(rows[0][0]) if rows else None
 
 
-class Watch:
+class DemoWatch:
     """Follows one replication from its first window until the last of `states` (ascending) has been compared."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Watch:
         client: AirflowClient,
         report: Report,
     ) -> None:
-        self._target = Target(replication, source.cluster_id)
+        self._target = DemoTarget(replication, source.cluster_id)
         self._source = source
         self._waiting = list(states)
         self._client = client
@@ -109,7 +109,7 @@ class Watch:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="runs")
         self._runs: Future[list[dict[str, Any]]] | None = None
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> DemoWatch:
         return self
 
     def __exit__(self, *_: object) -> None:

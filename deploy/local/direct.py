@@ -14,7 +14,7 @@ from functools import partial
 from binlake.base.dialects import Dialect
 from binlake.changes.net import NetChange, RowEvent, compute_net_changes
 from binlake.changes.net.event import Row
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.ddl.ddls import build_window_schemas, plan_ddls
 from binlake.ddl.definitions import (
     LandedDdl,
@@ -38,14 +38,14 @@ from binlake.target.definitions.definitions import (
     require_definitions,
 )
 from binlake.target.definitions.remainingrows import find_remaining_rows
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.window.cuts import build_ddl_batch
 from deploy.local.commitlog import RULES, CommitLog, plan_ddl
 from deploy.local.handwork import Handworks, plan_handwork
 
 
 @dataclass
-class Applied:
+class AppliedCounts:
     """Counts of what was done so far."""
 
     windows: int = 0
@@ -61,7 +61,7 @@ class DirectReplay:
     def __init__(
         self,
         log: CommitLog,
-        session: Session,
+        session: TargetSession,
         hands: Handworks | None = None,
         *,
         new_collation: bool = True,
@@ -73,11 +73,11 @@ class DirectReplay:
         self._new_collation = new_collation
         self.hands = plan_handwork(plan_ddl(log)) if hands is None else hands
         self._rules = replace(rules, replacements=self.hands.replaced)
-        self._target = Target.model_validate({"db-type": dialect, "tables": self.hands.accepted})
+        self._target = TargetSection.model_validate({"db-type": dialect, "tables": self.hands.accepted})
         self._session = session
         self._schema = SchemaState()
         self._lo = 0
-        self.applied = Applied()
+        self.applied = AppliedCounts()
 
     def advance(self, hi: int) -> None:
         """Apply everything up to `hi`, with one window between two stops of the handwork."""

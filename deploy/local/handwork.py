@@ -22,7 +22,7 @@ from binlake.dialect.collations import find_target_collation
 from binlake.dialect.defaults import is_lost_default
 from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.statements.literal import quote, quote_name, quote_qualified_name
 from binlake.statements.writtencolumns import list_written_columns
 from binlake.testkit.captures.capture import StateAt
@@ -127,11 +127,11 @@ def _rewrite_in_utf8mb4(ddl: LandedDdl) -> str:
     return _map_text(ddl, text, replace(ddl.after, tables=tables)).sql[-1]
 
 
-def _map_text(ddl: LandedDdl, text: str, after: Definitions) -> MappedDdl:
+def _map_text(ddl: LandedDdl, text: str, after: DdlSide) -> MappedDdl:
     return map_ddl(replace(ddl, sql=text, after=after), "mariadb")
 
 
-def _is_refused(ddl: LandedDdl, text: str, after: Definitions) -> bool:
+def _is_refused(ddl: LandedDdl, text: str, after: DdlSide) -> bool:
     try:
         _map_text(ddl, text, after)
     except TargetRefused:

@@ -20,7 +20,7 @@ _NODES = 3
 _JAVA = ("java", "-Xmx384m", *SHORT_LIVED.split())
 
 
-class Kafka:
+class KafkaBroker:
     """One broker and controller. `stop` keeps its data, so `start` can restart it; `close` removes the data."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Kafka:
         """`host:port` for clients."""
         return f"{HOST}:{self.port}"
 
-    def start(self) -> Kafka:
+    def start(self) -> KafkaBroker:
         """Start, and return when it listens. Raises ProcessError."""
         self._service.start().wait_until(lambda: is_open(self.port), _START_S)
         return self
@@ -64,7 +64,7 @@ class Kafka:
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def __enter__(self) -> Kafka:
+    def __enter__(self) -> KafkaBroker:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
@@ -106,7 +106,7 @@ class KafkaCluster:
         copies = {name: str(_NODES) for name in ("offsets.topic.replication.factor",
                                                  "transaction.state.log.replication.factor")}  # fmt: skip
         more = {**copies, "transaction.state.log.min.isr": "2", "min.insync.replicas": "2"}
-        first = Kafka(more)
+        first = KafkaBroker(more)
         self.brokers = {1: first, **{node: _Joined(first, node, more) for node in range(2, _NODES + 1)}}
 
     @property
@@ -124,10 +124,10 @@ class KafkaCluster:
             broker.close()
 
 
-class _Joined(Kafka):
+class _Joined(KafkaBroker):
     """A broker without a controller, in the cluster of `first`."""
 
-    def __init__(self, first: Kafka, node: int, more: dict[str, str]) -> None:
+    def __init__(self, first: KafkaBroker, node: int, more: dict[str, str]) -> None:
         self._first, self._node = first, node
         super().__init__(more)
 

@@ -22,7 +22,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.tables import WINDOW
 from binlake.window.manifest import WindowManifest
 from deploy.local.airflow import Airflow
-from deploy.local.chromium import Chromium, Page
+from deploy.local.chromium import BrowserPage, Chromium
 from deploy.local.etcd import Etcd
 from deploy.local.ports import HOST
 from deploy.local.sample_lake import BASE, S, build_sample, register_cluster
@@ -120,13 +120,13 @@ def _announce_tidb(pd: str) -> None:
         client.put(b"/topology/tidb/127.0.0.1:4000/ttl", str(time.time_ns()).encode())
 
 
-def _log_in(page: Page, airflow: Airflow) -> None:
+def _log_in(page: BrowserPage, airflow: Airflow) -> None:
     login = {"username": airflow.user, "password": airflow.password}
     answer = httpx.post(f"{airflow.url}/auth/token", json=login, timeout=60).raise_for_status()
     page.set_cookie(airflow.url, "_token", answer.json()["access_token"])
 
 
-def _take(page: Page, url: str, pd: str) -> None:
+def _take(page: BrowserPage, url: str, pd: str) -> None:
     base = f"{url}/binlake/dags/{NAME}"
     # Address, width, height and colour scheme by name.
     pages: dict[str, tuple[str, int, int, Literal["light", "dark"]]] = {

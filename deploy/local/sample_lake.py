@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 
 from binlake import tso
 from binlake.changes.net import RowEvent, compute_net_changes
-from binlake.cluster.placement import EtcdClient, NodeStatus, Registry
+from binlake.cluster.placement import EtcdClient, NodeRegistry, NodeStatus
 from binlake.ddl.definitions import Cell, SegmentTable, WindowDefinitions
 from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.paths import LakePaths
@@ -29,7 +29,7 @@ from binlake.pipeline import select_stages
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import DbInfo, DdlJob, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.window.manifest import format_window_name
 
 Row = Mapping[str, str | None]
@@ -43,7 +43,7 @@ DAYS = 400
 
 
 @dataclass(frozen=True)
-class Change:
+class SampleChange:
     """One row change of `table`; commit_ts and start_ts are TSOs, images are canonical text."""
 
     commit_ts: int
@@ -60,7 +60,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Alter:
+class AlterSample:
     """A DDL that replaces the table of the same name by `after`."""
 
     commit_ts: int
@@ -87,8 +87,8 @@ class SampleLake:
         WindowLog(self.paths).record(WindowEvent("start", lo, lo, "done"))
 
     def add_window(
-        self, lo: int, hi: int, changes: Sequence[Change] = (), alter: Alter | None = None, run_id: str = "", *,
-        applied: bool = True,
+        self, lo: int, hi: int, changes: Sequence[SampleChange] = (), alter: AlterSample | None = None,
+        run_id: str = "", *, applied: bool = True,
     ) -> None:  # fmt: skip
         """Land, merge, apply (unless not `applied`) and mirror (lo, hi]."""
         self._append(BINLOG, list(self._build_binlogs(changes, alter)))
@@ -101,7 +101,7 @@ class SampleLake:
         self._mirror_window(lo, hi, changes)
         log.record(WindowEvent("mirror", lo, hi, "done", len(changes), 0.8, run_id, "mirror"))
 
-    def _build_binlogs(self, changes: Sequence[Change], alter: Alter | None) -> Iterable[dict[str, Any]]:
+    def _build_binlogs(self, changes: Sequence[SampleChange], alter: AlterSample | None) -> Iterable[dict[str, Any]]:
         moments = {(change.commit_ts, change.start_ts): "dml" for change in changes}
         if alter is not None:
             moments[alter.commit_ts, alter.commit_ts - 1] = "ddl"
@@ -112,7 +112,7 @@ class SampleLake:
                 "schema_state": 0, "payload": b"\0" * 64,
             }  # fmt: skip
 
-    def _build_mutation(self, change: Change) -> dict[str, Any]:
+    def _build_mutation(self, change: SampleChange) -> dict[str, Any]:
         names = self.tables[change.table].find_identity().columns
         images = [image for image in (change.before, change.after) if image is not None]
         old, new = (format_key_text([image[name] for name in names]) for image in (images[0], images[-1]))
@@ -124,7 +124,7 @@ class SampleLake:
             "new_key": new if new != old else None, "before": change.before, "after": change.after,
         }  # fmt: skip
 
-    def _add_ddl(self, lo: int, hi: int, alter: Alter) -> None:
+    def _add_ddl(self, lo: int, hi: int, alter: AlterSample) -> None:
         before, self.version = self.tables[alter.after.name], self.version + 1
         self.tables[alter.after.name] = alter.after
         info = {"SchemaVersion": self.version, "FinishedTS": alter.commit_ts, "TableInfo": alter.after.raw}
@@ -137,8 +137,8 @@ class SampleLake:
             "start_ts": alter.commit_ts - 1, "schema_version": self.version, "job_id": 9, "action": 5, "db": self.db,
             "table": alter.after.name, "query": alter.sql, "sql": alter.sql,
             "tables": [f"{self.db}.{alter.after.name}"],
-            "decision": "apply", "reason": "", "before": Definitions((), (before,)).to_json(),
-            "after": Definitions((), (alter.after,)).to_json(),
+            "decision": "apply", "reason": "", "before": DdlSide((), (before,)).to_json(),
+            "after": DdlSide((), (alter.after,)).to_json(),
         }  # fmt: skip
         self._append(DDL, [row])
 
@@ -148,7 +148,7 @@ class SampleLake:
         parts = list(table.partitioned_by) or None
         write_deltalake(self.paths.locate_table(table.name), data, mode="append", partition_by=parts)
 
-    def _mirror_window(self, lo: int, hi: int, changes: Sequence[Change]) -> None:
+    def _mirror_window(self, lo: int, hi: int, changes: Sequence[SampleChange]) -> None:
         ddls = read_landed_ddls(self.paths, lo, hi)
         definitions = WindowDefinitions(SchemaHistory(self.paths).read_state_at(lo), ddls)
         versions = MirrorVersions(self.paths)
@@ -162,7 +162,7 @@ class SampleLake:
             ]
             versions.record(apply_component(component, self.paths, DAYS, net).versions)
 
-    def _build_net_changes(self, cell: Cell, changes: Sequence[Change]) -> pa.Table:
+    def _build_net_changes(self, cell: Cell, changes: Sequence[SampleChange]) -> pa.Table:
         events = [
             RowEvent(c.commit_ts, c.start_ts, c.seq, c.op, c.before, c.after)  # type: ignore[arg-type]
             for c in changes
@@ -219,7 +219,7 @@ def build_sample(paths: LakePaths, note: str = "a gift") -> SampleLake:
     )
     lake = SampleLake(paths)
     lake.begin(BASE, item, pair, build_table("log", 103, {"what": t.VARCHAR, "n": t.LONG}, []))
-    first = [Change(BASE + S + n, BASE + n, "item", None, _build_item(n)) for n in range(1, 41)]
+    first = [SampleChange(BASE + S + n, BASE + n, "item", None, _build_item(n)) for n in range(1, 41)]
     lake.add_window(BASE, BASE + 10 * S, [*first, *_build_pairs(BASE + 2 * S)], run_id=_run(0))
     order, at = BASE + 12 * S + 1, BASE + 11 * S
     fourth = {**_build_item(4), "price": "900"}
@@ -227,10 +227,10 @@ def build_sample(paths: LakePaths, note: str = "a gift") -> SampleLake:
         BASE + 10 * S,
         BASE + 20 * S,
         [
-            Change(order, at, "item", _build_item(4), fourth),
-            Change(order, at, "log", None, {"what": "price", "n": "4"}, 1),
-            Change(order, at, "pair", {"n": "1", "code": "AB01", "name": "first"},
-                   {"n": "2", "code": "AB01", "name": "first"}, 2),
+            SampleChange(order, at, "item", _build_item(4), fourth),
+            SampleChange(order, at, "log", None, {"what": "price", "n": "4"}, 1),
+            SampleChange(order, at, "pair", {"n": "1", "code": "AB01", "name": "first"},
+                         {"n": "2", "code": "AB01", "name": "first"}, 2),
         ],
         run_id=_run(1),
     )  # fmt: skip
@@ -239,11 +239,11 @@ def build_sample(paths: LakePaths, note: str = "a gift") -> SampleLake:
     lake.add_window(
         BASE + 20 * S,
         BASE + 30 * S,
-        [Change(altered + S, altered, "item", {**fourth, "stock": None}, stocked)],
-        Alter(altered, "ALTER TABLE item ADD COLUMN stock INT", wider),
+        [SampleChange(altered + S, altered, "item", {**fourth, "stock": None}, stocked)],
+        AlterSample(altered, "ALTER TABLE item ADD COLUMN stock INT", wider),
         run_id=_run(2),
     )
-    last = Change(BASE + 35 * S, BASE + 34 * S, "item", {**_build_item(9), "stock": None}, None)
+    last = SampleChange(BASE + 35 * S, BASE + 34 * S, "item", {**_build_item(9), "stock": None}, None)
     lake.add_window(BASE + 30 * S, BASE + 40 * S, [last], run_id=_run(3))
     return lake
 
@@ -252,9 +252,12 @@ def _build_item(number: int) -> dict[str, str | None]:
     return {"id": str(number), "name": f"item {number}", "price": str(100 * number), "note": None}
 
 
-def _build_pairs(ts: int) -> list[Change]:
+def _build_pairs(ts: int) -> list[SampleChange]:
     row = {"n": "1", "code": "AB01", "name": "first"}
-    return [Change(ts, ts - S, "pair", None, row), Change(ts, ts - S, "log", None, {"what": "new", "n": "1"}, 1)]
+    return [
+        SampleChange(ts, ts - S, "pair", None, row),
+        SampleChange(ts, ts - S, "log", None, {"what": "new", "n": "1"}, 1),
+    ]
 
 
 def _run(number: int) -> str:
@@ -265,7 +268,7 @@ def register_cluster(pd_url: str) -> None:
     """Register two pumps and a consumer at `pd_url`."""
     now = tso.compose(time.time_ns() // 1_000_000)
     with contextlib.closing(EtcdClient([pd_url])) as etcd:
-        registry = Registry(etcd)
+        registry = NodeRegistry(etcd)
         for number, state in ((1, "online"), (2, "paused")):
             node = NodeStatus(f"pump-{number}", f"10.0.0.{number}:8250", state, True, max_commit_ts=now - number * S)
             registry.put_pump(replace(node, update_ts=now))

@@ -22,7 +22,7 @@ from deploy.local.process import Child
 START_S = 180.0
 
 
-class Source:
+class LocalSource:
     """pd and `pumps` pumps below `folder`. `options`: of `binlake pd`. Subclasses define what writes to the pumps."""
 
     def __init__(self, folder: Path, cluster_id: int, pumps: int = 2, options: tuple[str, ...] = ()) -> None:
@@ -90,7 +90,7 @@ class Source:
         return Child(name, [sys.executable, "-m", "binlake.cli", *words], self.folder, cwd=self.folder)
 
 
-class CaptureSource(Source):
+class CaptureSource(LocalSource):
     """A source whose clock is led by the capture; `feed` replays the capture into the pumps."""
 
     def __init__(self, capture: Capture, folder: Path, pumps: int = 2) -> None:
@@ -107,7 +107,7 @@ class CaptureSource(Source):
         return self._read_last_printed('{"capture"')
 
 
-class WorkloadSource(Source):
+class WorkloadSource(LocalSource):
     """A source with the machine's clock; `feed` generates transactions."""
 
     def __init__(self, folder: Path, pumps: int = 2) -> None:
@@ -122,7 +122,7 @@ class WorkloadSource(Source):
         return self._read_last_printed("{")
 
 
-class FeederSource(Source):
+class FeederSource(LocalSource):
     """A source with the machine's clock; `feed` starts a feeder that reads MySQL or MariaDB servers."""
 
     def __init__(self, folder: Path, pumps: int = 2) -> None:

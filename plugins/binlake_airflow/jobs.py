@@ -37,7 +37,7 @@ _KINDS: dict[str, type[BinlakeError]] = {cls.kind: cls for cls in (Permanent, Tr
 
 
 @dataclass(frozen=True)
-class Job:
+class StageJob:
     """One try of one stage, or of all stages (`window`).
 
     `replication` is the TOML file; `began_s` is when its DAG run began (Unix seconds); `lo`, `hi`, `start_ts` and
@@ -119,7 +119,7 @@ def is_idle(landed: Mapping[str, Any], idle_s: int, stops: Collection[int]) -> b
     return first == last
 
 
-class Ended:
+class EndedStages:
     """The windows, or with `stages` the stages, that a job has written to the file `result` while it goes on."""
 
     def __init__(self, result: Path, *, stages: bool = False) -> None:

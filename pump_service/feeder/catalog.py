@@ -1,7 +1,7 @@
 """The catalog: the definitions of all sources at the position up to which their logs are read, as a fold of DDL jobs.
 
-Every change is a `SchemaChange` with the next id and the next SchemaVersion; they must be journaled and published in
-the order in which they were made, whatever their source: hold `lock` from `follow` (or `adopt`) until that is done.
+Every change is a `DefinitionChange` with the next id and the next SchemaVersion; they must be journaled and published
+in the order in which they were made, whatever their source: hold `lock` from `follow` (or `adopt`) until that is done.
 After a failure in between the process ends, and the catalog is rebuilt from the journal's jobs.
 """
 
@@ -13,17 +13,17 @@ from dataclasses import replace
 
 from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.cascades import Cascade, build_cascade_guard
-from binlake.mysqlbinlog.definitions.changes import SchemaChange
+from binlake.mysqlbinlog.definitions.changes import DefinitionChange
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription
 from binlake.mysqlbinlog.definitions.statements import split_ddl
 from binlake.mysqlbinlog.definitions.tablemaps import check_table_map, is_sequence
 from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames, build_name_clash_error
-from binlake.mysqlbinlog.model import Flavor, Statement, TableMap
+from binlake.mysqlbinlog.model import Flavor, LoggedStatement, TableMap
 from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.mysqlbinlog.tablerows.link import Name
-from binlake.pump_service.feeder.following import Follower
+from binlake.pump_service.feeder.following import SourceFollower
 from binlake.pump_service.feeder.foreignkeys import ForeignKeys
-from binlake.pump_service.feeder.tracker import Tracker
+from binlake.pump_service.feeder.tracker import SourceTracker
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rows.schema.forms import Json
 from binlake.rows.schema.names import fold_name, fold_pair
@@ -37,13 +37,15 @@ class Catalog:
     Readers (`find_table`, `find_definition`) need no lock: they use the current state.
     """
 
-    def __init__(self, sources: Sequence[SourceNames], trackers: Mapping[str, Tracker], jobs: Iterable[Json]) -> None:
+    def __init__(
+        self, sources: Sequence[SourceNames], trackers: Mapping[str, SourceTracker], jobs: Iterable[Json]
+    ) -> None:
         self.lock = threading.RLock()
         known = sorted(jobs, key=lambda job: int(job["id"]))
         self._writer = JobWriter(known)
         self._sources = {source.name: source for source in sources}
         self._followers = {
-            source.name: Follower(source, trackers[source.name], self._writer, known) for source in sources
+            source.name: SourceFollower(source, trackers[source.name], self._writer, known) for source in sources
         }
         self._keys = {source.name: ForeignKeys(source, known) for source in sources}
         self._read: dict[tuple[str, str, str], tuple[TableMap, int, TableDef | None]] = {}
@@ -92,7 +94,7 @@ class Catalog:
 
     def adopt(
         self, source: str, databases: Sequence[DatabaseDescription], outdated: Collection[Name] = ()
-    ) -> list[SchemaChange]:
+    ) -> list[DefinitionChange]:
         """Take over the first definitions of a source.
 
         Tables that an unfinished load left behind are kept if they are the same and not among `outdated`, else dropped
@@ -120,7 +122,7 @@ class Catalog:
         self._followers[source].invalidate_tracker()
         return changes
 
-    def follow(self, source: str, statement: Statement) -> list[SchemaChange]:
+    def follow(self, source: str, statement: LoggedStatement) -> list[DefinitionChange]:
         """The changes that `statement` makes, in order; none if it changes no definition.
 
         Raises SchemaError for a statement that cannot be followed, SourceUnavailable when the tracker is down; then
@@ -140,7 +142,7 @@ class Catalog:
             error.where.setdefault("source", source)
             raise
 
-    def follow_all(self, source: str, statements: Iterable[Statement]) -> list[SchemaChange]:
+    def follow_all(self, source: str, statements: Iterable[LoggedStatement]) -> list[DefinitionChange]:
         """`follow` all `statements`; if one of them raises, none has changed anything."""
         restore, follower = self._writer.save_state(), self._followers[source]
         online, restore_keys = dict(follower.online), self._keys[source].save_state()
@@ -166,7 +168,7 @@ class Catalog:
 
     def _drop_outdated(
         self, names: SourceNames, databases: Sequence[DatabaseDescription], named: Collection[Name]
-    ) -> list[SchemaChange]:
+    ) -> list[DefinitionChange]:
         now = {(table.db, table.name): table.create for database in databases for table in database.tables}
         known = [table for database in self._writer.describe_databases(names) for table in database.tables]
         outdated = [

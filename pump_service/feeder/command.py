@@ -17,7 +17,7 @@ from binlake.base.arguments import add_output
 from binlake.base.durations import format_pace
 from binlake.errors import ConfigError
 from binlake.pump_service.feeder.checks.report import has_failures, print_report, report_values, run_checks
-from binlake.pump_service.feeder.journal import Journal
+from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.removed import describe_removed
 from binlake.pump_service.feeder.service import STATUS_PATH, Feeder
 from binlake.pump_service.feeder.settings import FeederFile, read_settings
@@ -159,7 +159,7 @@ def _read_journal(settings: FeederFile) -> dict[str, Any]:
         raise ConfigError(
             "there is no feeder", where={"data-dir": settings.data_dir}, hint="start it: binlake feeder run"
         )
-    with closing(Journal(settings.data_dir)) as journal:
+    with closing(FeederJournal(settings.data_dir)) as journal:
         positions = journal.read_positions()
         loads = {source.name: read_load_record(journal, source.name) for source in settings.source}
         removed = describe_removed(journal, loads)

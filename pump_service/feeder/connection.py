@@ -16,7 +16,7 @@ import structlog
 from binlake.errors import LostRange, SourceUnavailable
 from binlake.mysqlbinlog.events.transactions import GtidOrigin, TransactionReader
 from binlake.mysqlbinlog.events.xa import Xid
-from binlake.mysqlbinlog.model import Flavor, Position, RowsEvent, SourceTransaction
+from binlake.mysqlbinlog.model import BinlogPosition, Flavor, RowsEvent, SourceTransaction
 from binlake.pump_service.feeder.dump import Dump, DumpRequest
 from binlake.pump_service.feeder.logerrors import build_dump_error
 from binlake.pump_service.feeder.server import (
@@ -43,7 +43,7 @@ _FIRST_EVENT = 4
 def open_log(
     source: SourceFile,
     server_id: int,
-    position: Position,
+    position: BinlogPosition,
     *,
     last_uuid: str = "",
     last_id: str = "",
@@ -70,7 +70,7 @@ class SourceLog:
         self,
         source: SourceFile,
         server_id: int,
-        position: Position,
+        position: BinlogPosition,
         last_uuid: str,
         last_id: str,
         on_server: Callable[[str], None],
@@ -198,7 +198,7 @@ class SourceLog:
         return dump, reader
 
     def _build_reader(self, flavor: Flavor, start: LogStart, address: Address) -> TransactionReader:
-        def find(xid: Xid, before: Position) -> tuple[RowsEvent, ...]:
+        def find(xid: Xid, before: BinlogPosition) -> tuple[RowsEvent, ...]:
             return self._find_prepared(flavor, address, xid, before)
 
         return TransactionReader(
@@ -252,7 +252,9 @@ class SourceLog:
             return 0.0
         return _RETRY_S[min(self._tries - len(self._source.servers), len(_RETRY_S) - 1)]
 
-    def _find_prepared(self, flavor: Flavor, address: Address, xid: Xid, before: Position) -> tuple[RowsEvent, ...]:
+    def _find_prepared(
+        self, flavor: Flavor, address: Address, xid: Xid, before: BinlogPosition
+    ) -> tuple[RowsEvent, ...]:
         """The rows of a transaction that was prepared before this log was opened: searched backwards in the log."""
         link = connect(self._source, address)
         try:
@@ -271,10 +273,10 @@ class SourceLog:
         )
 
     def _find_prepared_in(
-        self, file: str, flavor: Flavor, address: Address, xid: Xid, before: Position, end: Position
+        self, file: str, flavor: Flavor, address: Address, xid: Xid, before: BinlogPosition, end: BinlogPosition
     ) -> tuple[RowsEvent, ...] | None:
         dump = self._build_dump(connect(self._source, address), flavor, server_id=0)
-        start = Position(file, _FIRST_EVENT)
+        start = BinlogPosition(file, _FIRST_EVENT)
         reader = TransactionReader(
             flavor, start, lambda *_: (), gtids=GtidOrigin.NONE, resume=start, refuses=lambda _: False
         )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from binlake.dialect.classify import read_name
 from binlake.dialect.tokens import Token, tokenize
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.definitions.changes import SchemaChange
+from binlake.mysqlbinlog.definitions.changes import DefinitionChange
 from binlake.mysqlbinlog.definitions.partitions import exchange_ids
 from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames
 from binlake.rows.schema import Action, TableDef
@@ -33,7 +33,7 @@ def read_exchange(clauses: Sequence[Token], db: str) -> tuple[str, tuple[str, st
 
 def exchange_partition(
     writer: JobWriter, names: SourceNames, altered: tuple[str, TableDef], clauses: Sequence[Token]
-) -> SchemaChange:
+) -> DefinitionChange:
     """The change that the clauses make. `altered`: the partitioned table and its database's name at the source.
 
     Raises SchemaError if the feeder does not have the other table, or does not know the partition.

@@ -14,13 +14,13 @@ from pymysql import err
 from binlake.errors import ConfigError, SourceUnavailable
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
 from binlake.mysqlbinlog.dumpfolder import DumpFolder, read_dump_folder
-from binlake.mysqlbinlog.model import Position
+from binlake.mysqlbinlog.model import BinlogPosition
 from binlake.pump_service.feeder.catalog import Catalog
 from binlake.pump_service.feeder.dumpfolder import read_schema_files
-from binlake.pump_service.feeder.journal import Journal, ReadPosition
-from binlake.pump_service.feeder.publisher import Publisher
+from binlake.pump_service.feeder.journal import FeederJournal, ReadPosition
+from binlake.pump_service.feeder.publisher import SourcePublisher
 from binlake.pump_service.feeder.server import Link, connect, derive_flavor, read_log_end
-from binlake.pump_service.feeder.settings import SourceFile, Start
+from binlake.pump_service.feeder.settings import SourceFile, StartSection
 from binlake.pump_service.feeder.snapshot.structures import describe_source
 from binlake.pump_service.feeder.sourceerrors import build_source_error
 from binlake.pump_service.feeder.startposition import SERVER_FACT, read_identity
@@ -31,7 +31,7 @@ log = structlog.get_logger()
 _TRIES = 10  # times the definitions are read before giving up because DDL keeps running
 
 
-def start_at_log(source: SourceFile, journal: Journal, publisher: Publisher, catalog: Catalog) -> None:
+def start_at_log(source: SourceFile, journal: FeederJournal, publisher: SourcePublisher, catalog: Catalog) -> None:
     """Make the position of `source.start` and its definitions durable: those of a dump, the target or the source now.
 
     Raises ConfigError, SourceUnavailable, SourceRefused, SchemaError.
@@ -39,7 +39,7 @@ def start_at_log(source: SourceFile, journal: Journal, publisher: Publisher, cat
     start = source.start
     dump = read_dump_folder(start.definitions) if start.definitions is not None else None
     dumped = read_schema_files(dump) if dump is not None else None
-    end, databases, facts = Position("", 4), list[DatabaseDescription](), dict[str, str]()
+    end, databases, facts = BinlogPosition("", 4), list[DatabaseDescription](), dict[str, str]()
     if dumped is None or start.mode == "now":
         databases, end, server = _read_source(source)
         if start.mode == "now":
@@ -62,7 +62,7 @@ def start_at_log(source: SourceFile, journal: Journal, publisher: Publisher, cat
     )
 
 
-def _choose_start_position(start: Start, end: Position, dump: DumpFolder | None) -> Position:
+def _choose_start_position(start: StartSection, end: BinlogPosition, dump: DumpFolder | None) -> BinlogPosition:
     """Where reading the log begins; `end`: where the log ends now; `dump`: the dump with the definitions."""
     if start.mode == "dump" and dump is not None:
         dumped_at = dump.position
@@ -75,10 +75,10 @@ def _choose_start_position(start: Start, end: Position, dump: DumpFolder | None)
         return dumped_at.position
     if start.mode == "now":
         return end
-    return Position("", 4, start.gtid) if start.mode == "gtid" else Position(start.file, start.offset)
+    return BinlogPosition("", 4, start.gtid) if start.mode == "gtid" else BinlogPosition(start.file, start.offset)
 
 
-def _read_source(source: SourceFile) -> tuple[list[DatabaseDescription], Position, str]:
+def _read_source(source: SourceFile) -> tuple[list[DatabaseDescription], BinlogPosition, str]:
     """The source's definitions, the end of its log at which they hold, and the server that has both."""
     try:
         with closing(connect(source)) as link:
@@ -88,7 +88,7 @@ def _read_source(source: SourceFile) -> tuple[list[DatabaseDescription], Positio
         raise build_source_error(error) from error
 
 
-def _read_definitions_at_end(link: Link) -> tuple[list[DatabaseDescription], Position]:
+def _read_definitions_at_end(link: Link) -> tuple[list[DatabaseDescription], BinlogPosition]:
     """The definitions, and an end of the log at which they hold: they read the same before and after it."""
     before = describe_source(link)
     for _ in range(_TRIES):
@@ -102,5 +102,5 @@ def _read_definitions_at_end(link: Link) -> tuple[list[DatabaseDescription], Pos
     )
 
 
-def _build_position_fields(position: Position) -> dict[str, object]:
+def _build_position_fields(position: BinlogPosition) -> dict[str, object]:
     return {"file": position.file, "offset": position.offset, "gtids": position.gtids}

@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from binlake.dialect.classify import Kind
+from binlake.dialect.classify import DdlKind
 from binlake.dialect.tokens import Token, tokenize
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.alters import standardize_specs
-from binlake.mysqlbinlog.definitions.changes import SchemaChange
+from binlake.mysqlbinlog.definitions.changes import DefinitionChange
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription
 from binlake.mysqlbinlog.definitions.online import (
     KEY,
@@ -36,10 +36,10 @@ from binlake.mysqlbinlog.definitions.writer import (
     build_name_clash_error,
     create_text,
 )
-from binlake.mysqlbinlog.model import Session
+from binlake.mysqlbinlog.model import LoggedSession
 from binlake.pump_service.feeder.exchanging import exchange_partition, is_exchange
 from binlake.pump_service.feeder.leftout import SPECS_AT, is_left_out, refuse_copied_definition, refuse_leaving
-from binlake.pump_service.feeder.tracker import Tracker
+from binlake.pump_service.feeder.tracker import SourceTracker
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema.forms import Json
 from binlake.rows.schema.names import fold_name, fold_pair
@@ -49,10 +49,10 @@ from binlake.statements.literal import quote_name, quote_qualified_name
 log = structlog.get_logger()
 
 
-class Follower:
+class SourceFollower:
     """Follows one source. `online`: the tables of its online-DDL tools, by (db, table) folded."""
 
-    def __init__(self, names: SourceNames, tracker: Tracker, writer: JobWriter, jobs: Iterable[Json]) -> None:
+    def __init__(self, names: SourceNames, tracker: SourceTracker, writer: JobWriter, jobs: Iterable[Json]) -> None:
         self._names, self._tracker, self._writer = names, tracker, writer
         self.online: dict[tuple[str, str], OnlineTable] = {}
         self._stale = True
@@ -68,7 +68,7 @@ class Follower:
         """Whether `single` is only about tables that are left out. Raises SchemaError if it also moves others' rows."""
         return fold_pair((single.db, single.table)) not in self.online and is_left_out(self._names, single)
 
-    def follow(self, singles: Sequence[SingleStatement], session: Session) -> list[SchemaChange]:
+    def follow(self, singles: Sequence[SingleStatement], session: LoggedSession) -> list[DefinitionChange]:
         """The changes of `singles`, in order. Raises SchemaError, SourceUnavailable; then nothing has changed.
 
         A refusal counts only if the tracker has just been rebuilt: its databases may have been dropped, or a different
@@ -81,7 +81,7 @@ class Follower:
                 log.info("tracker_rebuilt", source=self._names.name, reason=str(error))
         return self._follow_once(singles, session)
 
-    def _follow_once(self, singles: Sequence[SingleStatement], session: Session) -> list[SchemaChange]:
+    def _follow_once(self, singles: Sequence[SingleStatement], session: LoggedSession) -> list[DefinitionChange]:
         restore, online = self._writer.save_state(), dict(self.online)
         try:
             if singles and self._stale:
@@ -93,13 +93,13 @@ class Follower:
             self.online, self._stale = online, True
             raise
 
-    def _follow_single(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
+    def _follow_single(self, single: SingleStatement, session: LoggedSession) -> list[DefinitionChange]:
         of_tool = self._follow_online(single, session) if single.table else None
         return _FOLLOW[single.kind](self, single, session) if of_tool is None else of_tool
 
     # Databases.
 
-    def _create_database(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
+    def _create_database(self, single: SingleStatement, session: LoggedSession) -> list[DefinitionChange]:
         former = self._writer.find_database(self._names, single.db)
         own = self._writer.look_up_own_name(former) if former is not None else single.db
         if former is not None and own == single.db and not _is_or_replace(single):
@@ -115,7 +115,7 @@ class Follower:
         dropped = [] if former is None else [self._drop_known_database(former, single.db)]
         return [*dropped, self._writer.create_database(self._names, self._describe_tracked_database(single.db))]
 
-    def _alter_database(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
+    def _alter_database(self, single: SingleStatement, session: LoggedSession) -> list[DefinitionChange]:
         db = self._writer.require_database(self._names, single.db)
         self._tracker.run(single, session)
         info = build_database_info(db.id, db.name, self._describe_tracked_database(single.db))
@@ -124,21 +124,21 @@ class Follower:
         text = f"ALTER DATABASE {quote_name(db.name)} CHARACTER SET {info['charset']} COLLATE {info['collate']}"
         return [self._writer.build_change(self._names, Action.SCHEMA_CHARSET, tokenize(text), db, db_info=info)]
 
-    def _drop_database(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
+    def _drop_database(self, single: SingleStatement, session: LoggedSession) -> list[DefinitionChange]:
         db = self._writer.find_database(self._names, single.db)
         if db is None:
             return []
         self._tracker.run(single, session)
         return [self._drop_known_database(db, single.db)]
 
-    def _drop_known_database(self, db: DbInfo, name: str) -> SchemaChange:
+    def _drop_known_database(self, db: DbInfo, name: str) -> DefinitionChange:
         self.online = {key: table for key, table in self.online.items() if fold_name(table.db) != fold_name(name)}
         text = tokenize(f"DROP DATABASE {quote_name(db.name)}")
         return self._writer.build_change(self._names, Action.DROP_SCHEMA, text, db)
 
     # Tables.
 
-    def _create_table(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
+    def _create_table(self, single: SingleStatement, session: LoggedSession) -> list[DefinitionChange]:
         former = self._writer.find_table(self._names, single.db, single.table)
         if former is not None and former.name == single.table and not _is_or_replace(single):
             return []
@@ -160,20 +160,20 @@ class Follower:
             made.append(self._record_online_table(OnlineTable(single.db, single.table, copied, "candidate"), single))
         return made
 
-    def _drop_table(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
+    def _drop_table(self, single: SingleStatement, session: LoggedSession) -> list[DefinitionChange]:
         former = self._writer.find_table(self._names, single.db, single.table)
         if former is None:
             return []
         self._tracker.run(single, session)
         return [self._writer.drop_table(self._names, former)]
 
-    def _truncate_table(self, single: SingleStatement, _session: Session) -> list[SchemaChange]:
+    def _truncate_table(self, single: SingleStatement, _session: LoggedSession) -> list[DefinitionChange]:
         former = self._writer.require_table(self._names, single.db, single.table)
         text = tokenize(f"TRUNCATE TABLE {quote_qualified_name(former.db, former.name)}")
         info = {**former.raw, "id": self._writer.allocate_id()}
         return [self._build_change(Action.TRUNCATE_TABLE, text, former, info)]
 
-    def _rename_table(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
+    def _rename_table(self, single: SingleStatement, session: LoggedSession) -> list[DefinitionChange]:
         former = self._writer.find_table(self._names, single.db, single.table)
         db, name = single.to or ("", "")
         if former is None:
@@ -193,7 +193,7 @@ class Follower:
         )
         return [self._writer.build_change(self._names, Action.RENAME_TABLE, text, home, former, info)]
 
-    def _alter_table(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
+    def _alter_table(self, single: SingleStatement, session: LoggedSession) -> list[DefinitionChange]:
         former = self._writer.require_table(self._names, single.db, single.table)
         specs = single.tokens[SPECS_AT:]
         if is_exchange(specs):
@@ -216,38 +216,38 @@ class Follower:
         return [self._build_change(altered.action, text, former, info, session)]
 
     def _build_change(
-        self, action: Action, text: Sequence[Token], former: TableDef, info: Json, session: Session | None = None
-    ) -> SchemaChange:
+        self, action: Action, text: Sequence[Token], former: TableDef, info: Json, session: LoggedSession | None = None
+    ) -> DefinitionChange:
         home = self._writer.find_database_of(former)
         return self._writer.build_change(self._names, action, text, home, former, info, session=session)
 
     # Tables of online-DDL tools.
 
-    def _follow_online(self, single: SingleStatement, session: Session) -> list[SchemaChange] | None:
+    def _follow_online(self, single: SingleStatement, session: LoggedSession) -> list[DefinitionChange] | None:
         """The changes of a statement on an online-DDL tool's table; None for a statement on any other table."""
-        if single.kind is Kind.OTHER:
+        if single.kind is DdlKind.OTHER:
             return self._begin_copying(single, session)
         known = self.online.get(fold_pair((single.db, single.table)))
         if known is None:
             return self._begin_trash(single)
         if known.role == "candidate":
             return self._follow_candidate(known, single, session)
-        if single.kind is Kind.RENAME_TABLE and single.to is not None:
+        if single.kind is DdlKind.RENAME_TABLE and single.to is not None:
             return self._rename_online(known, single, single.to)
-        if single.kind is Kind.DROP_TABLE:
+        if single.kind is DdlKind.DROP_TABLE:
             return [self._record_online_table(replace(known, role="gone"), single)]
-        if single.kind is Kind.ALTER_TABLE and known.role == "shadow":
+        if single.kind is DdlKind.ALTER_TABLE and known.role == "shadow":
             refuse_unlogged_rows(single.tokens[SPECS_AT:])
             return [self._record_online_table(known.with_alter(single.text, session), single)]
         return []
 
     def _follow_candidate(
-        self, known: OnlineTable, single: SingleStatement, session: Session
-    ) -> list[SchemaChange] | None:
+        self, known: OnlineTable, single: SingleStatement, session: LoggedSession
+    ) -> list[DefinitionChange] | None:
         """A candidate is a table like any other, whose ALTERs are remembered in case that a tool's triggers follow."""
-        if single.kind is Kind.ALTER_TABLE:
+        if single.kind is DdlKind.ALTER_TABLE:
             altered = known.with_alter(single.text, session)
-        elif single.kind in (Kind.RENAME_TABLE, Kind.DROP_TABLE, Kind.CREATE_TABLE, Kind.CREATE_TABLE_LIKE):
+        elif single.kind in (DdlKind.RENAME_TABLE, DdlKind.DROP_TABLE, DdlKind.CREATE_TABLE, DdlKind.CREATE_TABLE_LIKE):
             altered = replace(known, role="gone")
         else:
             return None
@@ -256,30 +256,32 @@ class Follower:
         # CREATE OR REPLACE may have made another candidate of this name.
         return [*changes, self._record_online_table(altered, single)] if again is known else changes
 
-    def _begin_copying(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
+    def _begin_copying(self, single: SingleStatement, session: LoggedSession) -> list[DefinitionChange]:
         """The tool's trigger on its base table: the candidate that it writes to is a shadow from here on."""
         base = fold_pair((single.db, single.table))
         candidates = [table for table in self.online.values() if table.role == "candidate"]
         found = [t for t in candidates if fold_pair((t.db, t.base)) == base and names_table(single.tokens, t.table)]
-        changes = list[SchemaChange]()
+        changes = list[DefinitionChange]()
         for table in found:
             changes += self._drop_table(drop_table(table.name), session)
             changes.append(self._record_online_table(replace(table, role="shadow"), single))
         return changes
 
-    def _begin_trash(self, single: SingleStatement) -> list[SchemaChange] | None:
+    def _begin_trash(self, single: SingleStatement) -> list[DefinitionChange] | None:
         """The tool creates its log or sentry table, or renames the original away to make room for the shadow."""
-        if single.kind is Kind.CREATE_TABLE:
+        if single.kind is DdlKind.CREATE_TABLE:
             base = self._find_base_of_trash(single)
             if base is not None:
                 return [self._record_online_table(OnlineTable(single.db, single.table, base, "trash"), single)]
-        if single.kind is Kind.RENAME_TABLE and single.to is not None and self._has_shadow(single.db, single.table):
+        if single.kind is DdlKind.RENAME_TABLE and single.to is not None and self._has_shadow(single.db, single.table):
             base = find_trash_base(single.to[1])
             if base is not None and fold_name(base) == fold_name(single.table):
                 return [self._record_online_table(OnlineTable(*single.to, single.table, "trash"), single)]
         return None
 
-    def _rename_online(self, known: OnlineTable, single: SingleStatement, to: tuple[str, str]) -> list[SchemaChange]:
+    def _rename_online(
+        self, known: OnlineTable, single: SingleStatement, to: tuple[str, str]
+    ) -> list[DefinitionChange]:
         is_base = fold_pair(to) == fold_pair((known.db, known.base))
         gone = [self._record_online_table(replace(known, role="gone"), single)]
         if known.role == "trash" and is_base:
@@ -322,7 +324,7 @@ class Follower:
         copied = self._describe_tracked_table(described.db, base.name)
         return base.name if copied.columns == described.columns else None
 
-    def _record_online_table(self, table: OnlineTable, single: SingleStatement) -> SchemaChange:
+    def _record_online_table(self, table: OnlineTable, single: SingleStatement) -> DefinitionChange:
         self._remember(table)
         if table.is_left_out:
             log.info("online_ddl_table_left_out", source=self._names.name, table=".".join(table.name), of=table.base)
@@ -352,16 +354,16 @@ class Follower:
         return description
 
 
-_FOLLOW: Mapping[Kind, Callable[[Follower, SingleStatement, Session], list[SchemaChange]]] = {
-    Kind.CREATE_DATABASE: Follower._create_database,
-    Kind.ALTER_DATABASE: Follower._alter_database,
-    Kind.DROP_DATABASE: Follower._drop_database,
-    Kind.CREATE_TABLE: Follower._create_table,
-    Kind.CREATE_TABLE_LIKE: Follower._create_table,
-    Kind.DROP_TABLE: Follower._drop_table,
-    Kind.TRUNCATE_TABLE: Follower._truncate_table,
-    Kind.RENAME_TABLE: Follower._rename_table,
-    Kind.ALTER_TABLE: Follower._alter_table,
+_FOLLOW: Mapping[DdlKind, Callable[[SourceFollower, SingleStatement, LoggedSession], list[DefinitionChange]]] = {
+    DdlKind.CREATE_DATABASE: SourceFollower._create_database,
+    DdlKind.ALTER_DATABASE: SourceFollower._alter_database,
+    DdlKind.DROP_DATABASE: SourceFollower._drop_database,
+    DdlKind.CREATE_TABLE: SourceFollower._create_table,
+    DdlKind.CREATE_TABLE_LIKE: SourceFollower._create_table,
+    DdlKind.DROP_TABLE: SourceFollower._drop_table,
+    DdlKind.TRUNCATE_TABLE: SourceFollower._truncate_table,
+    DdlKind.RENAME_TABLE: SourceFollower._rename_table,
+    DdlKind.ALTER_TABLE: SourceFollower._alter_table,
 }
 
 
@@ -370,7 +372,7 @@ def _is_or_replace(single: SingleStatement) -> bool:
     return any(token.is_word("REPLACE") for token in single.tokens[:3])
 
 
-def _format_current_times(session: Session) -> dict[str, str]:
+def _format_current_times(session: LoggedSession) -> dict[str, str]:
     """The statement's time as column text by type: a TIMESTAMP in UTC, a DATETIME in the session's zone.
 
     Without the latter if this machine does not know the zone; `SYSTEM` is treated as UTC.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
-from binlake.dialect.classify import Kind
+from binlake.dialect.classify import DdlKind
 from binlake.dialect.tokens import Token, split_list, tokenize
 from binlake.mysqlbinlog.cascades import (
     Cascade,
@@ -20,7 +20,7 @@ from binlake.mysqlbinlog.cascades import (
     read_foreign_keys,
     trace_cascades,
 )
-from binlake.mysqlbinlog.definitions.changes import SchemaChange, read_source
+from binlake.mysqlbinlog.definitions.changes import DefinitionChange, read_source
 from binlake.mysqlbinlog.definitions.descriptions import TableDescription
 from binlake.mysqlbinlog.definitions.statements import SingleStatement
 from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames
@@ -53,7 +53,7 @@ class ForeignKeys:
 
         return restore
 
-    def adopt(self, writer: JobWriter, tables: Iterable[TableDescription]) -> list[SchemaChange]:
+    def adopt(self, writer: JobWriter, tables: Iterable[TableDescription]) -> list[DefinitionChange]:
         """Take over the keys of `tables`, all that the source has."""
         before = self._to_json()
         left_out = [table for table in tables if self._names.leaves_out(table.db, table.name)]
@@ -67,9 +67,9 @@ class ForeignKeys:
 
     def follow(
         self, writer: JobWriter, singles: Sequence[SingleStatement], followed: Callable[[], Sequence[TableDescription]]
-    ) -> list[SchemaChange]:
+    ) -> list[DefinitionChange]:
         """The changes that `singles` make to the keys. `followed`: the tables that are followed."""
-        changes = list[SchemaChange]()
+        changes = list[DefinitionChange]()
         for single in singles:
             before = self._to_json()
             self._follow_single(single, followed)
@@ -86,20 +86,20 @@ class ForeignKeys:
 
     def _follow_single(self, single: SingleStatement, followed: Callable[[], Sequence[TableDescription]]) -> None:
         name = fold_pair((single.db, single.table))
-        if single.kind is Kind.DROP_DATABASE:
+        if single.kind is DdlKind.DROP_DATABASE:
             self._keys = {of: keys for of, keys in self._keys.items() if of[0] != name[0]}
-        elif single.kind is Kind.RENAME_TABLE and single.to is not None:
+        elif single.kind is DdlKind.RENAME_TABLE and single.to is not None:
             self._rename(name, single.to, followed)
         elif not self._names.leaves_out(single.db, single.table):
             return
-        elif single.kind is Kind.DROP_TABLE:
+        elif single.kind is DdlKind.DROP_TABLE:
             self._put(name, ())
-        elif single.kind in (Kind.CREATE_TABLE, Kind.CREATE_TABLE_LIKE):
+        elif single.kind in (DdlKind.CREATE_TABLE, DdlKind.CREATE_TABLE_LIKE):
             is_sure = not any(token.is_word("EXISTS") for token in single.tokens[:5])
             old = () if is_sure else self._keys.get(name, ())
-            new = _read_keys((single.db, single.table), single.tokens) if single.kind is Kind.CREATE_TABLE else ()
+            new = _read_keys((single.db, single.table), single.tokens) if single.kind is DdlKind.CREATE_TABLE else ()
             self._put(name, (*old, *new))
-        elif single.kind is Kind.ALTER_TABLE:
+        elif single.kind is DdlKind.ALTER_TABLE:
             for clause in split_list(single.tokens[SPECS_AT:]):
                 self._alter(name, (single.db, single.table), clause)
 
@@ -143,7 +143,7 @@ class ForeignKeys:
         if keys:
             self._keys[name] = keys
 
-    def _record(self, writer: JobWriter, before: Json, text: str) -> list[SchemaChange]:
+    def _record(self, writer: JobWriter, before: Json, text: str) -> list[DefinitionChange]:
         now = self._to_json()
         return [] if now == before else [writer.record_note(self._names, text, None, "", {KEY: now})]
 

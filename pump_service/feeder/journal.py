@@ -23,7 +23,7 @@ from typing import Any
 
 from binlake.base.filelock import FileLock
 from binlake.errors import Permanent, SharedFailure
-from binlake.mysqlbinlog.model import Position
+from binlake.mysqlbinlog.model import BinlogPosition
 from binlake.pump_service.feeder.journaltables import TABLES, delete_load, put_load_tables
 from binlake.pump_service.feeder.openbatches import OpenBatches
 
@@ -77,7 +77,7 @@ class Batch:
 class ReadPosition:
     """Where reading a source resumes. `last_id`, `time_ms`, `commit_ts`: of its last transaction; "", 0, 0 = none."""
 
-    position: Position
+    position: BinlogPosition
     last_id: str = ""
     time_ms: int = 0
     commit_ts: int = 0
@@ -94,7 +94,7 @@ class LoadedChunk:
     batches: Sequence[Batch]
 
 
-class Journal:
+class FeederJournal:
     """The journal in `folder`, which this process locks. Thread-safe.
 
     Raises Permanent if another process holds the folder or its format is unknown; SharedFailure when the disk fails:
@@ -303,7 +303,7 @@ class Journal:
     def read_positions(self) -> dict[str, ReadPosition]:
         """Where reading each source resumes, by its name."""
         rows = self._query("SELECT source, file, offset, gtids, last_id, time_ms, commit_ts FROM place ORDER BY 1")
-        return {row[0]: ReadPosition(Position(*row[1:4]), *row[4:]) for row in rows}
+        return {row[0]: ReadPosition(BinlogPosition(*row[1:4]), *row[4:]) for row in rows}
 
     def read_last_commit_ts(self) -> int:
         """The greatest commit_ts of all sources, removed ones too; 0 = none yet."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from binlake.dialect.classify import Kind, NameRef, classify_tokens, read_name
+from binlake.dialect.classify import DdlKind, NameRef, classify_tokens, read_name
 from binlake.dialect.tokens import tokenize
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.statements import SingleStatement
@@ -22,13 +22,13 @@ def is_left_out(names: SourceNames, single: SingleStatement) -> bool:
     if not names.leaves_out(single.db, single.table):
         return False
     own = (single.db, single.table)
-    if single.kind is Kind.RENAME_TABLE and single.to is not None and not names.leaves_out(*single.to):
+    if single.kind is DdlKind.RENAME_TABLE and single.to is not None and not names.leaves_out(*single.to):
         raise _build_error(
             "a table that is left out gets the name of one that is followed, but its rows were not replicated",
             own, single.to, _NEW_LOAD,
         )  # fmt: skip
     specs = single.tokens[SPECS_AT:]
-    if single.kind is Kind.ALTER_TABLE and is_exchange(specs):
+    if single.kind is DdlKind.ALTER_TABLE and is_exchange(specs):
         other = read_exchange(specs, single.db)[1]
         if not names.leaves_out(*other):
             raise _build_error(
@@ -62,7 +62,7 @@ def refuse_copied_definition(names: SourceNames, single: SingleStatement) -> Non
 
 def _read_model(single: SingleStatement) -> tuple[str, str] | None:
     """The table of LIKE in a CREATE TABLE; None if it has none."""
-    if single.kind is not Kind.CREATE_TABLE_LIKE:
+    if single.kind is not DdlKind.CREATE_TABLE_LIKE:
         return None
     rest = classify_tokens(single.tokens).rest
     like = next(at for at in range(rest, len(single.tokens)) if single.tokens[at].is_word("LIKE"))

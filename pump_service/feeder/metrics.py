@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from binlake.mysqlbinlog.rowimage.replaced import REPLACED
-from binlake.pump_service.feeder.publisher import Publisher
-from binlake.pump_service.feeder.snapshot.progress import Progress
+from binlake.pump_service.feeder.publisher import SourcePublisher
+from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
 from binlake.pump_service.feeder.worker import Worker
 from binlake.pump_service.prometheus import CONTENT_TYPE, Instrument, Reading, render_page
 
@@ -16,7 +16,7 @@ _LABEL = "source"
 
 
 def render_metrics_page(
-    workers: Sequence[Worker], publisher: Publisher, loads: Mapping[str, Progress]
+    workers: Sequence[Worker], publisher: SourcePublisher, loads: Mapping[str, SnapshotProgress]
 ) -> tuple[str, str]:
     """The page and its content type; `loads`: the progress of each source's full load."""
     instruments: list[Instrument] = [

@@ -19,8 +19,8 @@ from typing import Protocol, TypeVar
 import structlog
 
 from binlake.errors import SourceUnavailable
-from binlake.mysqlbinlog.model import Position
-from binlake.pump_service.feeder.journal import Batch, Journal, Json, LoadedChunk, ReadPosition
+from binlake.mysqlbinlog.model import BinlogPosition
+from binlake.pump_service.feeder.journal import Batch, FeederJournal, Json, LoadedChunk, ReadPosition
 from binlake.rows.schema.actions import PUBLIC
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
@@ -42,7 +42,7 @@ class Stopped(Exception):
     """The feeder was asked to stop while it waited; nothing of the batch is committed."""
 
 
-class Client(Protocol):
+class PublisherClient(Protocol):
     """The pump client."""
 
     def write_prewrites(self, binlogs: Sequence[pb.Binlog]) -> list[str]:
@@ -56,7 +56,7 @@ class Client(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Ddl:
+class PublishedDdl:
     """A schema change: its statement, the schema state that its binlog names, and its job for the history by
     (start_ts, finished_ts)."""
 
@@ -73,7 +73,7 @@ class Outgoing:
     id: str
     time_ms: int
     value: bytes = b""
-    ddl: Ddl | None = None
+    ddl: PublishedDdl | None = None
 
 
 def build_key(start_ts: int, tail: str) -> bytes:
@@ -108,14 +108,14 @@ class UncommittedBatches:
     jobs: list[tuple[int, Callable[[int, int], Json]]] = field(default_factory=list)
 
 
-class Publisher:
+class SourcePublisher:
     """Thread-safe for different sources. `fetch_ts(count)`: the last of `count` consecutive fresh timestamps.
 
     Methods raise Stopped, and errors that remain when PD and the pumps are available.
     """
 
     def __init__(
-        self, journal: Journal, client: Client, fetch_ts: Callable[[int], int], stopped: threading.Event
+        self, journal: FeederJournal, client: PublisherClient, fetch_ts: Callable[[int], int], stopped: threading.Event
     ) -> None:
         self._journal = journal
         self._client = client
@@ -129,7 +129,7 @@ class Publisher:
         self.blocked: dict[str, str] = {}
         self.retries: Counter[str] = Counter()
 
-    def publish(self, source: str, transactions: Sequence[Outgoing], end: Position) -> int:
+    def publish(self, source: str, transactions: Sequence[Outgoing], end: BinlogPosition) -> int:
         """Publish `transactions` in their order; reading resumes at `end`. Returns the last commit_ts."""
         uncommitted = UncommittedBatches(source)
         self.prewrite(uncommitted, transactions)
@@ -175,7 +175,7 @@ class Publisher:
     def commit(
         self,
         uncommitted: UncommittedBatches,
-        end: Position,
+        end: BinlogPosition,
         facts: Mapping[str, str] | None = None,
         *,
         is_load: bool = False,

@@ -21,7 +21,7 @@ import structlog
 from binlake.cluster.placement import EtcdClient
 from binlake.cluster.placement.registry import CATALOG
 from binlake.errors import Fenced, Permanent
-from binlake.pump_service.feeder.journal import Journal
+from binlake.pump_service.feeder.journal import FeederJournal
 
 log = structlog.get_logger()
 
@@ -40,7 +40,7 @@ _ALONE_HINT = (
 
 
 @dataclass(frozen=True)
-class Entry:
+class FeederEntry:
     """`journal`: its id; `starts`: how often it was started; `last_commit_ts`: of what it published, slightly delayed;
     `place`: the folder it was last in, by machine and inode; `clean`: it was stopped, not killed."""
 
@@ -51,7 +51,7 @@ class Entry:
     clean: bool
 
     @classmethod
-    def from_json(cls, text: bytes) -> Entry:
+    def from_json(cls, text: bytes) -> FeederEntry:
         """Parse the result of `to_json`."""
         values = json.loads(text)
         return cls(**{name: values[name] for name in cls.__dataclass_fields__})
@@ -69,7 +69,7 @@ class Entry:
 class Registration:
     """The entry of the feeder `name` whose journal is in `folder`. Methods raise SourceUnavailable."""
 
-    def __init__(self, etcd: EtcdClient, name: str, cluster_id: int, journal: Journal, folder: Path) -> None:
+    def __init__(self, etcd: EtcdClient, name: str, cluster_id: int, journal: FeederJournal, folder: Path) -> None:
         self._etcd = etcd
         self._key = _FEEDERS + name.encode()
         self._name = name
@@ -77,7 +77,7 @@ class Registration:
         self._journal = journal
         # A copied folder has another inode: the owner of the original may still be running.
         self._place = f"{socket.gethostname()}:{folder.resolve()}:{os.stat(folder).st_ino}"
-        self._entry: Entry | None = None
+        self._entry: FeederEntry | None = None
 
     def begin(self, wait: Callable[[float], object]) -> None:
         """Claim the name. `wait`: sleeps for that many seconds. Raises Permanent if this folder must not be used."""
@@ -99,7 +99,7 @@ class Registration:
         starts = int(journal.read_fact(_STARTS) or 0) + 1
         # First the journal, then the registry: a crash in between leaves the journal ahead, which is safe.
         journal.set_facts({_STARTS: str(starts), _CLUSTER: str(self._cluster_id)})
-        self._entry = Entry(journal.id, starts, str(journal.read_last_commit_ts()), self._place, clean=False)
+        self._entry = FeederEntry(journal.id, starts, str(journal.read_last_commit_ts()), self._place, clean=False)
         if not self._put(self._entry, known):
             raise Permanent("another feeder started under this name", where={"name": self._name})
 
@@ -149,7 +149,7 @@ class Registration:
     def _check_copy(self, former: str) -> None:
         """Raises Permanent if this folder, which was the feeder `former`, may be a copy of one that still runs."""
         stored = self._etcd.get(_FEEDERS + former.encode())
-        entry = Entry.from_json(stored.value) if stored is not None else None
+        entry = FeederEntry.from_json(stored.value) if stored is not None else None
         if entry is not None and not entry.clean and entry.place != self._place:
             raise Permanent(
                 f"this folder is a copy of that of the feeder {former}, which may still run",
@@ -182,7 +182,7 @@ class Registration:
                 where={"name": self._name, "its_cluster": known, "cluster": self._cluster_id}, hint="correct `pd-urls`",
             )  # fmt: skip
 
-    def _check(self, known: Entry) -> None:
+    def _check(self, known: FeederEntry) -> None:
         journal = self._journal
         where = {"name": self._name, "its_place": known.place, "registered": known.last_commit_ts}
         if known.journal != journal.id:
@@ -202,18 +202,18 @@ class Registration:
                 "the folder is an old copy: it lacks what was published since", where=where, hint=_RECOVERY_HINT
             )
 
-    def _read(self) -> Entry | None:
+    def _read(self) -> FeederEntry | None:
         stored = self._etcd.get(self._key)
-        return Entry.from_json(stored.value) if stored else None
+        return FeederEntry.from_json(stored.value) if stored else None
 
-    def _put(self, entry: Entry, over: Entry | None) -> bool:
+    def _put(self, entry: FeederEntry, over: FeederEntry | None) -> bool:
         """Put `entry` in place of `over`; returns whether it is there now, also if only the answer was lost.
 
         An entry of the same start in the same place is this process's, whatever it says: the answer to an earlier
         renewal was lost, and the journal has moved on since.
         """
         stored = self._etcd.get(self._key)
-        known = Entry.from_json(stored.value) if stored else None
+        known = FeederEntry.from_json(stored.value) if stored else None
         if known == entry:
             return True
         revision = stored.mod_revision if stored else 0

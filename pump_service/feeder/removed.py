@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from binlake.pump_service.feeder.journal import Journal
+from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.snapshot.loadstate import build_load_facts, build_outdated_facts, read_load_record
 from binlake.pump_service.feeder.status import describe_position
 
@@ -26,17 +26,17 @@ _ENDED = "ended load of "
 _SHOWN = ("rows", "tables", "tables_done")
 
 
-def list_known_sources(journal: Journal) -> frozenset[str]:
+def list_known_sources(journal: FeederJournal) -> frozenset[str]:
     """Every source for which this journal may have prewritten something."""
     return frozenset(journal.read_facts_with_prefix(FLAVOR)) | frozenset(journal.read_positions())
 
 
-def list_removed_sources(journal: Journal, named: Collection[str]) -> list[str]:
+def list_removed_sources(journal: FeederJournal, named: Collection[str]) -> list[str]:
     """The known sources that are not among `named`, the configured ones."""
     return sorted(list_known_sources(journal).difference(named))
 
 
-def roll_back_removed_loads(journal: Journal, named: Collection[str]) -> None:
+def roll_back_removed_loads(journal: FeederJournal, named: Collection[str]) -> None:
     """Roll back the unfinished loads of removed sources, durably and once; call it before the publisher tells the
     pumps what was left open."""
     for source in list_removed_sources(journal, named):
@@ -53,7 +53,7 @@ def roll_back_removed_loads(journal: Journal, named: Collection[str]) -> None:
         )  # fmt: skip
 
 
-def describe_removed(journal: Journal, named: Collection[str]) -> list[dict[str, Any]]:
+def describe_removed(journal: FeederJournal, named: Collection[str]) -> list[dict[str, Any]]:
     """The removed sources for the page `/feeder`: positions and loads; state `rolled back`: rolled back by removal."""
     positions, ended = journal.read_positions(), journal.read_facts_with_prefix(_ENDED)
     removed = []

@@ -12,9 +12,9 @@ from pymysql.cursors import DictCursor
 from binlake.base.sqllink import SqlLink, build_tls_arguments, is_tls_refusal, show_bytes_too
 from binlake.errors import SourceRefused, SourceUnavailable
 from binlake.mysqlbinlog.gtid import parse_gtid_set
-from binlake.mysqlbinlog.model import Flavor, Position
+from binlake.mysqlbinlog.model import BinlogPosition, Flavor
 from binlake.mysqlbinlog.tablerows.link import Link, ask
-from binlake.pump_service.feeder.settings import Server, Tracker
+from binlake.pump_service.feeder.settings import ServerSection, TrackerSection
 
 __all__ = [
     "Link",
@@ -40,7 +40,7 @@ def format_address(address: Address) -> str:
     return f"{address[0]}:{address[1]}"
 
 
-def connect(server: Server, address: Address | None = None, **arguments: Any) -> Link:
+def connect(server: ServerSection, address: Address | None = None, **arguments: Any) -> Link:
     """A session at `address` (None: the server's own), autocommit on; encrypted if the server supports it.
 
     Raises SourceUnavailable, SourceRefused.
@@ -64,7 +64,7 @@ def connect(server: Server, address: Address | None = None, **arguments: Any) ->
         raise SourceUnavailable(f"the server cannot be reached: {text}", where=where, hint=hint) from None
 
 
-def build_connect_arguments(server: Server, address: Address | None = None) -> dict[str, Any]:
+def build_connect_arguments(server: ServerSection, address: Address | None = None) -> dict[str, Any]:
     """pymysql's arguments for a session at `address` (None: the server's own). Raises ConfigError."""
     host, port = address or (server.host, server.port)
     own = {
@@ -98,13 +98,13 @@ def derive_flavor(link: Link) -> Flavor:
     return Flavor.MARIADB if "mariadb" in version.lower() else Flavor.MYSQL
 
 
-def build_tracker_arguments(tracker: Tracker) -> dict[str, Any]:
+def build_tracker_arguments(tracker: TrackerSection) -> dict[str, Any]:
     """pymysql's arguments for a session at a tracker. Raises ConfigError."""
     limit = tracker.statement_timeout
     return build_connect_arguments(tracker) | {"read_timeout": limit, "write_timeout": limit}
 
 
-def read_log_end(link: Link) -> Position:
+def read_log_end(link: Link) -> BinlogPosition:
     """Where the server's log ends now. Raises SourceRefused if it writes none."""
     flavor = derive_flavor(link)
     rows = _log_status(link)
@@ -116,7 +116,7 @@ def read_log_end(link: Link) -> Position:
     else:
         has_gtids = str(ask(link, "SELECT @@GLOBAL.gtid_mode")[0][0]).upper() == "ON"
         gtids = str(rows[0][4]) if has_gtids else ""
-    return Position(file, offset, parse_gtid_set(flavor, gtids).format_text())
+    return BinlogPosition(file, offset, parse_gtid_set(flavor, gtids).format_text())
 
 
 def _log_status(link: Link) -> list[tuple[Any, ...]]:

@@ -18,7 +18,7 @@ import pymysql
 import structlog
 
 from binlake import tso
-from binlake.cluster.placement import EtcdClient, PdClient, Registry
+from binlake.cluster.placement import EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import ClientOptions, PumpClient
 from binlake.errors import BinlakeError, Fenced, SharedFailure, SourceUnavailable
 from binlake.mysqlbinlog.model import Flavor
@@ -27,17 +27,17 @@ from binlake.pump_service.feeder.catalog import Catalog, SourceNames
 from binlake.pump_service.feeder.checks.servers import describe_hidden
 from binlake.pump_service.feeder.connection import open_log
 from binlake.pump_service.feeder.firststart import start_at_log
-from binlake.pump_service.feeder.journal import Journal
+from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.metrics import render_metrics_page
-from binlake.pump_service.feeder.publisher import Publisher, Stopped
+from binlake.pump_service.feeder.publisher import SourcePublisher, Stopped
 from binlake.pump_service.feeder.registration import HEARTBEAT_S, Registration
 from binlake.pump_service.feeder.removed import FLAVOR, describe_removed, list_known_sources, roll_back_removed_loads
 from binlake.pump_service.feeder.server import ask, build_tracker_arguments, connect, derive_flavor
 from binlake.pump_service.feeder.settings import FeederFile, SourceFile
-from binlake.pump_service.feeder.snapshot.loading import Loader, needs_load
+from binlake.pump_service.feeder.snapshot.loading import SnapshotLoader, needs_load
 from binlake.pump_service.feeder.snapshot.loadstate import read_load_record
 from binlake.pump_service.feeder.snapshot.pausing import read_paused
-from binlake.pump_service.feeder.snapshot.progress import Progress
+from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
 from binlake.pump_service.feeder.startposition import SERVER_FACT
 from binlake.pump_service.feeder.status import (
     JournalHistory,
@@ -73,8 +73,8 @@ class Feeder:
         self._running = len(settings.source)
         self._names = frozenset(source.name for source in settings.source)
         self._lock = threading.Lock()
-        self._loads: dict[str, Progress] = {}
-        self._troubles: dict[str, tuple[str, Progress | None]] = {}
+        self._loads: dict[str, SnapshotProgress] = {}
+        self._troubles: dict[str, tuple[str, SnapshotProgress | None]] = {}
         """What each source waits for, and the progress of the attempt of its load that found it."""
         self._registration_trouble = ""
         self.workers: list[Worker] = []
@@ -99,15 +99,17 @@ class Feeder:
     def _run(self, stack: ExitStack, started: Callable[[str], None]) -> None:
         settings = self._settings
         tls = Tls.of(*settings.security.list_files())
-        journal = stack.enter_context(closing(Journal(settings.data_dir)))
+        journal = stack.enter_context(closing(FeederJournal(settings.data_dir)))
         pd = stack.enter_context(closing(PdClient(settings.pd_urls, tls=tls)))
         etcd = stack.enter_context(closing(EtcdClient(settings.pd_urls, tls=tls)))
         cluster_id = self._retry(pd.fetch_cluster_id)
         registration = Registration(etcd, settings.name, cluster_id, journal, settings.data_dir)
         self._retry(lambda: registration.begin(self._stopped.wait))
         options = ClientOptions(strategy=settings.strategy, label=settings.label, tls=tls)
-        client = PumpClient(Registry(etcd), cluster_id, options, stored=lambda start_ts: publisher.on_stored(start_ts))
-        publisher = Publisher(journal, client, pd.fetch_ts, self._stopped)
+        client = PumpClient(
+            NodeRegistry(etcd), cluster_id, options, stored=lambda start_ts: publisher.on_stored(start_ts)
+        )
+        publisher = SourcePublisher(journal, client, pd.fetch_ts, self._stopped)
         stack.enter_context(self._open_status(journal, publisher, cluster_id))
         stack.enter_context(client)
         started(self.url)
@@ -124,7 +126,7 @@ class Feeder:
             self._end_workers(client)
         registration.end()
 
-    def _open_status(self, journal: Journal, publisher: Publisher, cluster_id: int) -> StatusServer:
+    def _open_status(self, journal: FeederJournal, publisher: SourcePublisher, cluster_id: int) -> StatusServer:
         names = self._names | list_known_sources(journal)
         meta = {"version": VERSION, "case": "feeder", "seed": self._settings.name}
         pages = {
@@ -139,7 +141,7 @@ class Feeder:
         self.url = server.url
         return server
 
-    def _start_workers(self, stack: ExitStack, journal: Journal, publisher: Publisher) -> None:
+    def _start_workers(self, stack: ExitStack, journal: FeederJournal, publisher: SourcePublisher) -> None:
         settings = self._settings
         flavors = {source.name: self._find_flavor(source, journal) for source in settings.source}
         trackers = {
@@ -161,7 +163,7 @@ class Feeder:
         for worker in self.workers:
             worker.start()
 
-    def _find_flavor(self, source: SourceFile, journal: Journal) -> Flavor:
+    def _find_flavor(self, source: SourceFile, journal: FeederJournal) -> Flavor:
         """The family found at the first connection: an unreachable source does not block the others."""
         fact = FLAVOR + source.name
         known = journal.read_fact(fact)
@@ -182,7 +184,7 @@ class Feeder:
                 watch = functools.partial(self._watch_load, source.name)
                 server_id = self._settings.choose_server_id(source)
                 families = self._settings.target_families
-                loader = Loader(
+                loader = SnapshotLoader(
                     source, journal, parts.publisher, catalog, self._stopped, watch, server_id, families,
                     lambda: source.name in read_paused(self._settings.data_dir),
                 )  # fmt: skip
@@ -211,7 +213,7 @@ class Feeder:
                 self._failure = self._failure or failure
                 self._stopped.set()
 
-    def _watch(self, registration: Registration, journal: Journal, publisher: Publisher) -> None:
+    def _watch(self, registration: Registration, journal: FeederJournal, publisher: SourcePublisher) -> None:
         """Until stopped: renew the registration, and forget old outcomes."""
         forget_at = 0.0
         while not self._stopped.wait(HEARTBEAT_S):
@@ -244,7 +246,7 @@ class Feeder:
         if unsent:
             log.warning("commits_unsent", count=unsent, reason="the next start resends them, and the pumps ask")
 
-    def _describe(self, journal: Journal, publisher: Publisher, cluster_id: int) -> dict[str, Any]:
+    def _describe(self, journal: FeederJournal, publisher: SourcePublisher, cluster_id: int) -> dict[str, Any]:
         """The page `/feeder`."""
         positions = journal.read_positions()
         return {
@@ -261,7 +263,7 @@ class Feeder:
             "replaced_texts": REPLACED.get_counts(),
         }
 
-    def _describe_load(self, worker: Worker, journal: Journal) -> dict[str, Any]:
+    def _describe_load(self, worker: Worker, journal: FeederJournal) -> dict[str, Any]:
         """`load`: progress or result of a source's full load; empty without a load."""
         name = worker.source.name
         progress = self._loads.get(name)
@@ -280,7 +282,7 @@ class Feeder:
         is_over = progress is not failed and progress.is_moving
         return progress.trouble if is_over else waits or progress.trouble
 
-    def _watch_load(self, name: str, progress: Progress) -> None:
+    def _watch_load(self, name: str, progress: SnapshotProgress) -> None:
         self._loads[name] = progress
 
     def _retry(self, call: Callable[[], Answer], source: str = "") -> Answer:

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from binlake.base.dialects import Dialect
 from binlake.base.sections.rules import BlockAllowList
-from binlake.base.sections.security import Security, SqlSecurity
+from binlake.base.sections.security import SecuritySection, SqlSecurity
 from binlake.base.sections.values import HostText, NameList, Section
 from binlake.base.tomlfile import build_readable_error, read_toml
 from binlake.config.load import resolve_server
@@ -37,11 +37,11 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 _DEFAULT_PORT = 3306
 
 
-class ClusterTls(Security):
+class ClusterTls(SecuritySection):
     """TLS towards PD where its URL is https://, and towards pumps when any file is given."""
 
 
-class StatusTls(Security):
+class StatusTls(SecuritySection):
     """TLS of the status port, when any file is given; `source.status-url` of tasks and `status-url` of pumps are then
     https://."""
 
@@ -61,7 +61,7 @@ class StatusTls(Security):
         return self
 
 
-class Server(Section):
+class ServerSection(Section):
     """The connection to a MySQL or MariaDB server."""
 
     host: HostText = Field("127.0.0.1", min_length=1, description="host name or address")
@@ -71,7 +71,7 @@ class Server(Section):
     security: SqlSecurity = SqlSecurity()
 
 
-class Start(Section):
+class StartSection(Section):
     """Where a source is read from when the feeder starts it for the first time; later its stored position counts."""
 
     mode: Literal["snapshot", "now", "gtid", "position", "dump"] = Field(
@@ -94,7 +94,7 @@ class Start(Section):
     )
 
     @model_validator(mode="after")
-    def _check_mode(self) -> Start:
+    def _check_mode(self) -> StartSection:
         if (self.mode == "gtid") != bool(self.gtid):
             raise ValueError('`gtid` belongs to mode = "gtid"')
         if (self.mode == "position") != bool(self.file):
@@ -108,7 +108,7 @@ class Start(Section):
         return self
 
 
-class Snapshot(Section):
+class SnapshotSection(Section):
     """How a snapshot is read."""
 
     threads: int = Field(4, ge=1, le=64, description="connections that read rows in parallel (DM: mydumpers.threads)")
@@ -136,14 +136,14 @@ class Snapshot(Section):
         return BlockAllow(self.block_allow_list) if self.block_allow_list is not None else None
 
 
-class Replacement(Section):
+class ReplacementSection(Section):
     """A transaction whose statement cannot be followed as it is (DM: `binlog replace`, `binlog skip`)."""
 
     id: str = Field(min_length=1, description="the transaction: its GTID as in the error message, or `file:offset`")
     statements: tuple[str, ...] = Field((), description="DDL to follow instead; none = the statement is skipped")
 
 
-class Tracker(Server):
+class TrackerSection(ServerSection):
     """A server of the sources' family on which the feeder may create databases (`binlake_tracker_SOURCE__DB`): it
     executes their DDL in empty tables there, to learn the definitions. A source of another family has its own."""
 
@@ -152,7 +152,7 @@ class Tracker(Server):
     )
 
 
-class SourceFile(Server):
+class SourceFile(ServerSection):
     """One server (or a topology of servers with the same log); `name` is DM's source-id."""
 
     name: str = Field(pattern=_NAME, description="unique name; part of each transaction's identity: never change it")
@@ -179,15 +179,15 @@ class SourceFile(Server):
         " and in the log: `refuse` = the source stops and names the column; `replace` = each becomes a question mark,"
         " except in columns of a unique key",
     )
-    replace: tuple[Replacement, ...] = Field((), description="statements of the log to be replaced")
+    replace: tuple[ReplacementSection, ...] = Field((), description="statements of the log to be replaced")
     unlogged_cascades: Literal["stop", "none"] = Field(
         "stop",
         description="when a foreign key may have changed rows that are not in the log (CASCADE, SET NULL): stop; none ="
         " the application always changes such rows itself before, so no foreign key ever changes one",
     )
-    start: Start = Start()
-    snapshot: Snapshot = Snapshot()
-    tracker: Tracker | None = Field(None, description="tracker for this source only, if it is of another family")
+    start: StartSection = StartSection()
+    snapshot: SnapshotSection = SnapshotSection()
+    tracker: TrackerSection | None = Field(None, description="tracker for this source only, if it is of another family")
 
     @property
     def servers(self) -> tuple[tuple[str, int], ...]:
@@ -212,7 +212,7 @@ class SourceFile(Server):
         patterns = (pattern.lower() for pattern in self.ignore_tables)
         return any(fnmatchcase(name, pattern) and (bool(table) or pattern.endswith(".*")) for pattern in patterns)
 
-    def find_replacement(self, transaction: str) -> Replacement | None:
+    def find_replacement(self, transaction: str) -> ReplacementSection | None:
         """The replacement for the statement of `transaction`; None = it is followed itself."""
         return next((replacement for replacement in self.replace if replacement.id == transaction), None)
 
@@ -248,7 +248,7 @@ class FeederFile(Section):
         " table with a collation that one of them lacks is refused before it reads a row; empty = not known: the first"
         " window refuses it",
     )
-    tracker: Tracker | None = Field(None, description="tracker for the sources without their own")
+    tracker: TrackerSection | None = Field(None, description="tracker for the sources without their own")
     source: tuple[SourceFile, ...] = Field(min_length=1, description="the servers to read")
 
     @model_validator(mode="after")
@@ -264,7 +264,7 @@ class FeederFile(Section):
             raise ValueError(f"there is no `tracker`, and these sources have none of their own: {', '.join(without)}")
         return self
 
-    def choose_tracker(self, source: SourceFile) -> Tracker:
+    def choose_tracker(self, source: SourceFile) -> TrackerSection:
         """The server that executes the DDL of `source`."""
         tracker = source.tracker or self.tracker
         assert tracker is not None
@@ -299,7 +299,7 @@ def read_settings(path: Path) -> FeederFile:
 
 
 def _require_named_passwords(settings: FeederFile, path: Path) -> None:
-    servers: list[tuple[str, Server | None]] = [("tracker", settings.tracker)]
+    servers: list[tuple[str, ServerSection | None]] = [("tracker", settings.tracker)]
     for source in settings.source:
         servers += [(f"source.{source.name}", source), (f"source.{source.name}.tracker", source.tracker)]
     problems = [

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.events.transactions import GtidOrigin
 from binlake.mysqlbinlog.gtid import MariaDbGtidSet, MySqlGtidSet
-from binlake.mysqlbinlog.model import Flavor, Position
+from binlake.mysqlbinlog.model import BinlogPosition, Flavor
 from binlake.pump_service.feeder.dump import DumpRequest
 from binlake.pump_service.feeder.logerrors import (
     build_missing_transactions_error,
@@ -30,27 +30,29 @@ class LogStart:
     `skip_below`: offset in the first file below which transactions have already been read."""
 
     request: DumpRequest
-    position: Position
+    position: BinlogPosition
     gtids: GtidOrigin
     skip_below: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ServerIdentity:
     """A server: MySQL's UUID (MariaDB has none: its id), and its id."""
 
     uuid: str
     server_id: int
 
 
-def read_identity(link: Link, flavor: Flavor) -> Identity:
+def read_identity(link: Link, flavor: Flavor) -> ServerIdentity:
     """Read the identity of the server behind `link`. Raises pymysql's errors."""
     server_id = int(ask(link, "SELECT @@GLOBAL.server_id")[0][0])
     uuid = str(ask(link, "SELECT @@GLOBAL.server_uuid")[0][0]) if flavor is Flavor.MYSQL else str(server_id)
-    return Identity(uuid, server_id)
+    return ServerIdentity(uuid, server_id)
 
 
-def find_start(link: Link, flavor: Flavor, position: Position, identity: Identity, last_uuid: str) -> LogStart:
+def find_start(
+    link: Link, flavor: Flavor, position: BinlogPosition, identity: ServerIdentity, last_uuid: str
+) -> LogStart:
     """Where the dump begins. `last_uuid`: the server that the position was read from, "" = unknown.
 
     Raises LostRange, SourceRefused, SourceUnavailable, and pymysql's errors.
@@ -76,7 +78,7 @@ def find_start(link: Link, flavor: Flavor, position: Position, identity: Identit
         # A server with GTIDs sends nothing from such a file, and its next file begins with the set.
         return LogStart(request, replace(position, gtids=gone), GtidOrigin.FROM_FILE)
     # The file's head has the set of everything before the file; from there on every GTID is seen.
-    head = Position(position.file, _FIRST_EVENT, gone)
+    head = BinlogPosition(position.file, _FIRST_EVENT, gone)
     return LogStart(DumpRequest(head.file, head.offset), head, GtidOrigin.FROM_FILE, skip_below=position.offset)
 
 
@@ -86,7 +88,7 @@ def _is_anonymous(link: Link, file: str) -> bool:
     return any(row[2] == "Anonymous_Gtid" for row in events)
 
 
-def _start_by_gtids(link: Link, position: Position, identity: Identity) -> LogStart:
+def _start_by_gtids(link: Link, position: BinlogPosition, identity: ServerIdentity) -> LogStart:
     row = ask(link, "SELECT @@GLOBAL.gtid_executed, @@GLOBAL.gtid_purged")[0]
     executed, gone = (MySqlGtidSet.parse(str(text)) for text in row)
     done = MySqlGtidSet.parse(position.gtids)
@@ -99,7 +101,7 @@ def _start_by_gtids(link: Link, position: Position, identity: Identity) -> LogSt
     return LogStart(DumpRequest("", _FIRST_EVENT, done), position, GtidOrigin.KNOWN)
 
 
-def _start_mariadb(link: Link, position: Position, identity: Identity, last_uuid: str) -> LogStart:
+def _start_mariadb(link: Link, position: BinlogPosition, identity: ServerIdentity, last_uuid: str) -> LogStart:
     if _is_same_place(link, position, identity, last_uuid):
         return LogStart(DumpRequest(position.file, position.offset), position, GtidOrigin.KNOWN)
     if position.gtids or not position.file:
@@ -110,11 +112,11 @@ def _start_mariadb(link: Link, position: Position, identity: Identity, last_uuid
     if gtids is None:
         raise build_reset_error(f"there is no position {position.offset} in {position.file}")
     done = MariaDbGtidSet.parse(str(gtids)).format_text()
-    at = Position(position.file, position.offset, done)
+    at = BinlogPosition(position.file, position.offset, done)
     return LogStart(DumpRequest(at.file, at.offset), at, GtidOrigin.KNOWN)
 
 
-def _is_same_place(link: Link, position: Position, identity: Identity, last_uuid: str) -> bool:
+def _is_same_place(link: Link, position: BinlogPosition, identity: ServerIdentity, last_uuid: str) -> bool:
     """Whether a position with GTIDs is where its file and offset say, at a server that numbers as it likes.
 
     Without gtid_strict_mode a number may be lower than one before it. The server's state then has only the last one,
@@ -129,7 +131,7 @@ def _is_same_place(link: Link, position: Position, identity: Identity, last_uuid
     return there is not None and MariaDbGtidSet.parse(str(there)).last == MariaDbGtidSet.parse(position.gtids).last
 
 
-def _check_mariadb_state(link: Link, position: Position, identity: Identity) -> None:
+def _check_mariadb_state(link: Link, position: BinlogPosition, identity: ServerIdentity) -> None:
     """The server's own greatest number of each (domain, server) must be at or above the position's."""
     state: dict[tuple[int, int], int] = {}
     for entry in str(ask(link, "SELECT @@GLOBAL.gtid_binlog_state")[0][0]).split(","):
@@ -146,7 +148,7 @@ def _check_mariadb_state(link: Link, position: Position, identity: Identity) -> 
             )
 
 
-def _check_file(link: Link, position: Position, identity: Identity, last_uuid: str) -> None:
+def _check_file(link: Link, position: BinlogPosition, identity: ServerIdentity, last_uuid: str) -> None:
     where = f"{position.file}:{position.offset}"
     if last_uuid and last_uuid != identity.uuid:
         raise SourceRefused(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from binlake.pump_service.feeder.journal import Journal, ReadPosition
+from binlake.pump_service.feeder.journal import FeederJournal, ReadPosition
 from binlake.pump_service.feeder.publisher import read_key
 from binlake.pump_service.feeder.worker import Worker
 from binlake.pump_service.statusport.answers import (
     MAX_HISTORY,
     Json,
-    Transaction,
+    PrewrittenTransaction,
     build_mvcc_body,
     lock_record,
     write_record,
@@ -21,7 +21,7 @@ from binlake.pump_service.statusport.answers import (
 class JournalTransactions:
     """Outcomes by prewrite_key. A key of another feeder, or a forgotten one, has no record, so it proves nothing."""
 
-    def __init__(self, journal: Journal, sources: frozenset[str]) -> None:
+    def __init__(self, journal: FeederJournal, sources: frozenset[str]) -> None:
         self._journal = journal
         self._sources = sources
 
@@ -36,13 +36,15 @@ class JournalTransactions:
             return build_mvcc_body(key, {})
         if commit_ts < 0:
             return build_mvcc_body(key, {"lock": lock_record(start_ts, key)})
-        return build_mvcc_body(key, {"writes": [write_record(Transaction(start_ts, key, commit_ts, orphan=False))]})
+        return build_mvcc_body(
+            key, {"writes": [write_record(PrewrittenTransaction(start_ts, key, commit_ts, orphan=False))]}
+        )
 
 
 class JournalHistory:
     """The DDL jobs of the journal, read page by page."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: FeederJournal) -> None:
         self._journal = journal
 
     def list_finished_jobs(self, now: int, start_job_id: int = 0, limit: int = 0) -> list[Json]:

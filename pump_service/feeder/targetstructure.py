@@ -16,7 +16,7 @@ from binlake.config import load_replication
 from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription
 from binlake.pump_service.feeder.server import connect
-from binlake.pump_service.feeder.settings import Server, SourceFile
+from binlake.pump_service.feeder.settings import ServerSection, SourceFile
 from binlake.pump_service.feeder.snapshot.structures import describe_source
 from binlake.rules import Rules
 
@@ -31,7 +31,7 @@ def describe_by_target(source: SourceFile, now: Iterable[DatabaseDescription], f
     replication = load_replication(file)
     target = replication.require_sql_target(hint="`start.target` names a replication with a section [target]")
     rules = Rules.of(replication)
-    server = Server(host=target.host, port=target.port, user=target.user, password=target.password)
+    server = ServerSection(host=target.host, port=target.port, user=target.user, password=target.password)
     with closing(connect(server)) as link:
         target_tables = {(db.name, table.name): table for db in describe_source(link) for table in db.tables}
     databases = []

@@ -23,7 +23,7 @@ from binlake.mysqlbinlog.definitions.descriptions import (
     describe_table,
 )
 from binlake.mysqlbinlog.definitions.statements import NO_BACKSLASH_ESCAPES, SingleStatement
-from binlake.mysqlbinlog.model import Flavor, Session
+from binlake.mysqlbinlog.model import Flavor, LoggedSession
 from binlake.pump_service.feeder.trackerlink import TrackerLink
 from binlake.statements.literal import quote, quote_name
 
@@ -42,10 +42,10 @@ _KEEP_TIME_DEFAULTS = {Flavor.MARIADB: (), Flavor.MYSQL: ("SET SESSION explicit_
 """Lets each TIMESTAMP keep its defaults: MySQL logs the setting only for a statement that names a TIMESTAMP."""
 
 
-class Tracker(Protocol):
+class SourceTracker(Protocol):
     """Executes DDL on empty tables and describes the result, both under the source's names."""
 
-    def run(self, statement: SingleStatement, session: Session) -> None:
+    def run(self, statement: SingleStatement, session: LoggedSession) -> None:
         """Execute one statement. Raises SchemaError if the server refuses it, SourceUnavailable if it is down."""
 
     def describe_table(self, db: str, table: str) -> TableDescription | None:
@@ -118,8 +118,8 @@ class ScratchServer:
         """Close the connection; the scratch databases stay until the next start."""
         self._link.close()
 
-    def run(self, statement: SingleStatement, session: Session) -> None:
-        """See `Tracker.run`; the session's settings apply to this statement."""
+    def run(self, statement: SingleStatement, session: LoggedSession) -> None:
+        """See `SourceTracker.run`; the session's settings apply to this statement."""
         text = put_target_names(statement.text, statement.db, self._to_scratch)
         settings = [
             *_build_session_statements(session, self._flavor),
@@ -146,7 +146,7 @@ class ScratchServer:
         return [] if same else [f"SET SESSION {name} = {collation}"]
 
     def describe_table(self, db: str, table: str) -> TableDescription | None:
-        """See `Tracker.describe_table`."""
+        """See `SourceTracker.describe_table`."""
         self._link.execute(SESSION)
         there = self._scratch.map_database(db)
         description = describe_table(self._link.query, self._flavor, there, table, self._link.visible)
@@ -156,7 +156,7 @@ class ScratchServer:
         return replace(description, db=db, create=put_target_names(create, there, self._to_source))
 
     def describe_database(self, db: str) -> DatabaseDescription | None:
-        """See `Tracker.describe_database`."""
+        """See `SourceTracker.describe_database`."""
         # With lower_case_table_names = 1 a server stores the name in lower case.
         for name in (db, db.lower()):
             description = describe_database(self._link.query, self._scratch.map_database(name))
@@ -165,7 +165,7 @@ class ScratchServer:
         return None
 
     def rebuild(self, databases: Iterable[DatabaseDescription]) -> None:
-        """See `Tracker.rebuild`."""
+        """See `SourceTracker.rebuild`."""
         self._link.execute(self._build_drop_statements())
         for database in databases:
             name = quote_name(self._scratch.map_database(database.name))
@@ -181,7 +181,7 @@ class ScratchServer:
         return [f"DROP DATABASE {quote_name(name)}" for name in names if name.startswith(self._scratch.prefix)]
 
 
-def _build_session_statements(session: Session, flavor: Flavor) -> Iterator[str]:
+def _build_session_statements(session: LoggedSession, flavor: Flavor) -> Iterator[str]:
     """Statements that set up the source's session, as far as it affects definitions."""
     mode = session.sql_mode
     yield ("SET SESSION sql_mode = ''" if mode is None else f"SET SESSION sql_mode = {mode & ~_DROPPED_MODES[flavor]}")

@@ -18,12 +18,12 @@ from typing import Protocol
 import structlog
 
 from binlake.errors import BinlakeError, SchemaError, SharedFailure, SourceUnavailable
-from binlake.mysqlbinlog.definitions.changes import SchemaChange
-from binlake.mysqlbinlog.model import Position, SourceTransaction, Statement, TableMap
+from binlake.mysqlbinlog.definitions.changes import DefinitionChange
+from binlake.mysqlbinlog.model import BinlogPosition, LoggedStatement, SourceTransaction, TableMap
 from binlake.mysqlbinlog.rowimage import encode_transactions
 from binlake.mysqlbinlog.rowimage.transactions import Guard
-from binlake.pump_service.feeder.journal import Journal, ReadPosition
-from binlake.pump_service.feeder.publisher import Ddl, Outgoing, Publisher, Stopped
+from binlake.pump_service.feeder.journal import FeederJournal, ReadPosition
+from binlake.pump_service.feeder.publisher import Outgoing, PublishedDdl, SourcePublisher, Stopped
 from binlake.pump_service.feeder.settings import SourceFile
 from binlake.rows.schema import TableDef
 
@@ -53,7 +53,7 @@ class Log(Protocol):
         """Close the connection; called by the reading thread."""
 
 
-class Definitions(Protocol):
+class SourceDefinitions(Protocol):
     """The catalog (`Catalog`)."""
 
     lock: threading.RLock
@@ -68,7 +68,7 @@ class Definitions(Protocol):
     def build_cascade_guard(self, source: str) -> Guard | None:
         """The guard against rows that foreign keys change without logging."""
 
-    def follow_all(self, source: str, statements: Iterable[Statement]) -> list[SchemaChange]:
+    def follow_all(self, source: str, statements: Iterable[LoggedStatement]) -> list[DefinitionChange]:
         """The changes that these statements make: all or none. Raises SourceUnavailable if the tracker is down."""
 
 
@@ -76,9 +76,9 @@ class Definitions(Protocol):
 class Parts:
     """What the workers of a feeder share. `version`: the SchemaVersion of the last published DDL."""
 
-    journal: Journal
-    publisher: Publisher
-    catalog: Definitions
+    journal: FeederJournal
+    publisher: SourcePublisher
+    catalog: SourceDefinitions
     stopped: threading.Event
     version: int
 
@@ -280,7 +280,7 @@ class Worker:
         logged = self.source.unlogged_cascades == "none" or (self._log is not None and self._log.logs_cascades)
         return None if logged else self._parts.catalog.build_cascade_guard(self.source.name)
 
-    def _publish_statement(self, transaction: SourceTransaction, statement: Statement) -> None:
+    def _publish_statement(self, transaction: SourceTransaction, statement: LoggedStatement) -> None:
         statements = self._apply_replacement(transaction, statement)
         while True:
             try:
@@ -294,8 +294,8 @@ class Worker:
         self.counts = replace(counts, ddls=counts.ddls + len(changes), left_out=counts.left_out + (not changes))
 
     def _follow_and_publish(
-        self, transaction: SourceTransaction, statements: Sequence[Statement]
-    ) -> list[SchemaChange]:
+        self, transaction: SourceTransaction, statements: Sequence[LoggedStatement]
+    ) -> list[DefinitionChange]:
         """One attempt under the catalog's lock, which others can take while this source waits for its tracker."""
         parts = self._parts
         with parts.catalog.lock:
@@ -304,7 +304,7 @@ class Worker:
                 outgoing = [
                     Outgoing(
                         transaction.id, transaction.time_ms,
-                        ddl=Ddl(change.query, change.job_id, change.build_job, change.schema_state),
+                        ddl=PublishedDdl(change.query, change.job_id, change.build_job, change.schema_state),
                     )
                     for change in changes
                 ]  # fmt: skip
@@ -316,14 +316,14 @@ class Worker:
             parts.version = parts.catalog.version
         return changes
 
-    def _publish_or_end_feeder(self, outgoing: Sequence[Outgoing], end: Position) -> int:
+    def _publish_or_end_feeder(self, outgoing: Sequence[Outgoing], end: BinlogPosition) -> int:
         """The last commit_ts. Raises SharedFailure on errors: the catalog, which all share, already has the change."""
         try:
             return self._parts.publisher.publish(self.source.name, outgoing, end)
         except BinlakeError as error:
             raise SharedFailure(error.message, hint=error.hint, where=error.where) from error
 
-    def _apply_replacement(self, transaction: SourceTransaction, statement: Statement) -> list[Statement]:
+    def _apply_replacement(self, transaction: SourceTransaction, statement: LoggedStatement) -> list[LoggedStatement]:
         """`statement`, or what the configuration replaces it with."""
         replacement = self.source.find_replacement(transaction.id)
         if replacement is None:
@@ -334,7 +334,7 @@ class Worker:
         )  # fmt: skip
         return [replace(statement, text=text) for text in replacement.statements]
 
-    def _follow(self, transaction: SourceTransaction, statements: Sequence[Statement]) -> list[SchemaChange]:
+    def _follow(self, transaction: SourceTransaction, statements: Sequence[LoggedStatement]) -> list[DefinitionChange]:
         try:
             return self._parts.catalog.follow_all(self.source.name, statements)
         except SchemaError as error:

@@ -29,7 +29,7 @@ Record = tuple[bytes, bytes]
 log = structlog.get_logger(__name__)
 
 
-class Journal:
+class PdJournal:
     """Appends records to `path`; one writer. `drop_damaged`: `read` skips damaged records and logs that. `is_broken`: a
     write failed, so nothing more is accepted until the next start."""
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import structlog
 
-from binlake.pump_service.pd.journal import EVENTS, GRANT, REVOKE, STATE, Journal, Record
-from binlake.pump_service.pd.mvcc import Mvcc
+from binlake.pump_service.pd.journal import EVENTS, GRANT, REVOKE, STATE, PdJournal, Record
+from binlake.pump_service.pd.mvcc import PdMvcc
 from binlake.wire import etcd_pb2 as pb
 
 COMPACT_BYTES = 8 << 20
@@ -40,10 +40,10 @@ class KvStore:
     ) -> None:
         self._clock = clock
         self._changed = threading.Condition(threading.RLock())
-        self._mvcc = Mvcc()
+        self._mvcc = PdMvcc()
         self._leases: dict[int, Lease] = {}
         self._closed = False
-        self._journal = Journal(folder / "etcd.journal", drop_damaged=drop_damaged)
+        self._journal = PdJournal(folder / "etcd.journal", drop_damaged=drop_damaged)
         self._compact_at = COMPACT_BYTES
         try:
             self._recover()

@@ -19,7 +19,7 @@ HISTORY = 20_000
 COMPACTED = "etcdserver: mvcc: required revision has been compacted"
 
 
-class Mvcc:
+class PdMvcc:
     """The state at `revision`; changes at or below `compacted` are no longer held."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 
-from binlake.cluster.placement import EtcdClaim, EtcdClient, PdClient, Registry
+from binlake.cluster.placement import EtcdClaim, EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.source import Status, TidbSource
 from binlake.cluster.source.catalogs import check_catalogs
 from binlake.cluster.source.regions import RegionClient
@@ -30,7 +30,7 @@ class OwnSource:
     """The status ports of `source`, if they are of the cluster of this PD: another cluster knows nothing of a
     transaction, and "nothing is there" can be a proof."""
 
-    def __init__(self, source: TidbSource, registry: Registry, clock: ClusterClock) -> None:
+    def __init__(self, source: TidbSource, registry: NodeRegistry, clock: ClusterClock) -> None:
         self._source, self._registry, self._clock = source, registry, clock
         self._lock = threading.Lock()
         self._checked_at = -_CHECK_S
@@ -65,12 +65,12 @@ class Clients:
         tls, urls = config.tls.to_tls(), config.status_urls
         self.oracle: ClusterClock = oracle or PdClient(config.pd_urls, tls=tls)
         self._etcd = EtcdClient(config.pd_urls, tls=tls)
-        self.members: Members = members or Registry(self._etcd)
+        self.members: Members = members or NodeRegistry(self._etcd)
         self._claims = members is None
         self.source = source or NoStatusSource()
         if source is None and urls:
             asked = TidbSource(self.oracle, urls, tls=tls)
-            self.source = asked if members is not None else OwnSource(asked, Registry(self._etcd), self.oracle)
+            self.source = asked if members is not None else OwnSource(asked, NodeRegistry(self._etcd), self.oracle)
         self._looks_for_tikv = config.ask_tikv and oracle is None
         self.tikv: TikvStatus | None = None
 

@@ -7,8 +7,8 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from binlake.pump_service.pump.heads import parse_head
-from binlake.pump_service.pump.sorter import Kind
-from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.sorter import EntryKind
+from binlake.pump_service.pump.storage import PumpStorage
 from binlake.wire.binlog_pb2 import Binlog, BinlogType, Commit, Prewrite, PrewriteValue, Rollback
 
 _SHOWN_BYTES = 64 << 10  # bytes of one field; formatting them takes some 60 times that memory
@@ -34,7 +34,7 @@ def as_text(payload: bytes) -> str:
     return " ".join(words) + " \n"
 
 
-def as_json(payload: bytes, storage: Storage) -> dict[str, Any]:
+def as_json(payload: bytes, storage: PumpStorage) -> dict[str, Any]:
     """Type, timestamps as decimal strings, and the tables with their row counts; for a C, those of its P."""
     binlog = _parse_binlog(payload)
     body = _read_prewrite(binlog, storage) if binlog.tp == Commit else binlog
@@ -56,7 +56,7 @@ def _parse_binlog(payload: bytes) -> Binlog:
     return Binlog(tp=_TYPES.get(head.kind, Prewrite), start_ts=head.start_ts, commit_ts=head.commit_ts)
 
 
-def _read_prewrite(commit: Binlog, storage: Storage) -> Binlog:
+def _read_prewrite(commit: Binlog, storage: PumpStorage) -> Binlog:
     pointer = storage.index.find_pointer(commit.start_ts)
     return commit if pointer is None else _parse_binlog(storage.read(pointer))
 
@@ -78,7 +78,12 @@ def _count_rows(value: bytes) -> dict[str, Any]:
     return {"schema_version": mutations.schema_version, "tables": tables}
 
 
-_TYPES = {Kind.COMMIT: Commit, Kind.ROLLBACK: Rollback, Kind.FAKE: Rollback, Kind.PROVEN_ROLLBACK: Rollback}
+_TYPES = {
+    EntryKind.COMMIT: Commit,
+    EntryKind.ROLLBACK: Rollback,
+    EntryKind.FAKE: Rollback,
+    EntryKind.PROVEN_ROLLBACK: Rollback,
+}
 
 
 def _quote(value: bytes) -> str:

@@ -8,7 +8,7 @@ import structlog
 
 from binlake.errors import BinlakeError
 from binlake.pump_service.pump.service import PumpService
-from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.storage import PumpStorage
 from binlake.wire.build import build_fake
 
 log = structlog.get_logger()
@@ -17,7 +17,7 @@ log = structlog.get_logger()
 class FakeWriter:
     """Writes a fake binlog if only fakes have moved the watermark since the last check (hazards R-50)."""
 
-    def __init__(self, storage: Storage, clock: Callable[[], int], service: PumpService) -> None:
+    def __init__(self, storage: PumpStorage, clock: Callable[[], int], service: PumpService) -> None:
         self._storage = storage
         self._clock = clock
         self._service = service

@@ -20,7 +20,7 @@ import structlog
 from binlake.errors import Permanent, WireError
 from binlake.pump_service.pump.files import Files
 from binlake.pump_service.pump.heads import parse_head
-from binlake.pump_service.pump.record import Frame, Pointer, Walk, find_next_record
+from binlake.pump_service.pump.record import Pointer, RecordFrame, Walk, find_next_record
 from binlake.pump_service.pump.stopping import StartStopped, StopAsked, never_stop
 
 log = structlog.get_logger()
@@ -41,13 +41,13 @@ class UnsealedFile(NamedTuple):
 
     path: Path
     file: io.FileIO
-    frame: Frame
+    frame: RecordFrame
     last: bool
     until: int
     sync: bool
 
 
-class End(NamedTuple):
+class FileEnd(NamedTuple):
     """The end of the records, their greatest ts, whether a valid footer follows, and how many damaged parts were
     skipped."""
 
@@ -57,7 +57,7 @@ class End(NamedTuple):
     given_up: int
 
 
-def build_damage_error(frame: Frame, offset: int, reason: str) -> Permanent:
+def build_damage_error(frame: RecordFrame, offset: int, reason: str) -> Permanent:
     """The error for bytes of the value log that were stored and are now damaged or missing."""
     name = f"{frame.fid:06d}.vlog"
     return Permanent(
@@ -74,7 +74,7 @@ def settle_end(
     known: KnownSynced | None,
     accepted: Collection[Pointer],
     stop: StopAsked = never_stop,
-) -> End:
+) -> FileEnd:
     """Find the end of a file without a footer, cut off unacked bytes after it, and make everything before it durable.
 
     Raises Permanent where stored binlogs are lost, StartStopped (nothing was changed), OSError.
@@ -89,7 +89,7 @@ def settle_end(
         raise build_lost_end_error(Pointer(frame.fid, start), Pointer(frame.fid, size))
     footer = files.read(unsealed.file, walk.at, frame.footer_bytes + 1)
     if frame.old and frame.decode_footer(footer, size) is not None and len(footer) == frame.footer_bytes:
-        return End(walk.at, max_ts, True, given_up)
+        return FileEnd(walk.at, max_ts, True, given_up)
     _check_complete(files, unsealed, walk, size, accepted)
     if walk.at < size:
         log.warning("value_log_tail_cut", file=unsealed.path.name, offset=walk.at, bytes=size - walk.at)
@@ -98,7 +98,7 @@ def settle_end(
         # What the index knows to be synced is not rewritten: an overwritten block may be lost until the next sync.
         proved = _find_end_of_record(files, unsealed, start) if at_head else 0
         _rewrite(files, unsealed, max(walk.synced, proved), walk.at)
-    return End(walk.at, max_ts, False, given_up)
+    return FileEnd(walk.at, max_ts, False, given_up)
 
 
 def build_lost_end_error(head: Pointer, end: Pointer) -> Permanent:
@@ -110,7 +110,7 @@ def build_lost_end_error(head: Pointer, end: Pointer) -> Permanent:
     )
 
 
-def log_accepted_damage(frame: Frame, walk: Walk) -> int:
+def log_accepted_damage(frame: RecordFrame, walk: Walk) -> int:
     """Log the damage that the operator accepted; return the number of damaged stretches."""
     for offset, size in walk.passed_over:
         log.error("value_log_damage_accepted", file=f"{frame.fid:06d}.vlog", offset=offset, bytes=size)

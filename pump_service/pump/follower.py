@@ -29,10 +29,10 @@ import structlog
 from binlake.errors import Permanent
 from binlake.pump_service.pump.fileend import KnownSynced
 from binlake.pump_service.pump.heads import KINDS, parse_head
-from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.index import PumpIndex
 from binlake.pump_service.pump.ranges import read_heads
 from binlake.pump_service.pump.record import Pointer, Stretch
-from binlake.pump_service.pump.sorter import Entry, Kind, Outcome, Sorter
+from binlake.pump_service.pump.sorter import EntryKind, PushOutcome, Sorter, SorterEntry
 from binlake.pump_service.pump.stopping import StartStopped, StopAsked, never_stop
 from binlake.pump_service.pump.vlog import ValueLog
 
@@ -45,10 +45,14 @@ _PATIENCE_S = 30.0  # seconds between tries to write to a failing index
 _SYNC_S = 1.0
 _DUMP_SHARE = 20  # saving the state may take a twentieth of the time
 _QUEUE = 1 << 18  # entries in memory, some 300 bytes each
-_PREWRITE, _COMMIT, _TAKEN = Kind.PREWRITE, Kind.COMMIT, Outcome.TAKEN  # looking up an Enum member costs a call
+_PREWRITE, _COMMIT, _TAKEN = (
+    EntryKind.PREWRITE,
+    EntryKind.COMMIT,
+    PushOutcome.TAKEN,
+)  # looking up an Enum member costs a call
 _FILE_MAX = struct.Struct("<q")
 # Same as Entry(...) and Pointer(...), without a call of Python code for each of a hundred million records.
-_new_entry, _new_pointer = partial(tuple.__new__, Entry), partial(tuple.__new__, Pointer)
+_new_entry, _new_pointer = partial(tuple.__new__, SorterEntry), partial(tuple.__new__, Pointer)
 
 
 @dataclass(slots=True)
@@ -72,16 +76,16 @@ class Counters:
     done_gc_ts: int = 0
 
 
-def parse_entry(pointer: Pointer, payload: bytes) -> Entry:
+def parse_entry(pointer: Pointer, payload: bytes) -> SorterEntry:
     """The entry of a record read back from the value log. Raises WireError."""
     head = parse_head(payload)
-    return Entry(head.kind, head.start_ts, head.commit_ts, pointer, head.key)
+    return SorterEntry(head.kind, head.start_ts, head.commit_ts, pointer, head.key)
 
 
-def parse_entries(fid: int, stretch: Stretch) -> list[Entry]:
+def parse_entries(fid: int, stretch: Stretch) -> list[SorterEntry]:
     """The entries of records read back from file `fid`, whose crc has been checked. Raises WireError."""
     data, places = stretch
-    entries = list[Entry]()
+    entries = list[SorterEntry]()
     add, kinds = entries.append, KINDS
     for (plain, tp, start_ts, commit_ts, key, cut), (offset, begin, end) in zip(
         read_heads(data, places), places, strict=True
@@ -103,13 +107,13 @@ class Backlog:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._parts: deque[list[Entry] | Pointer] = deque()
+        self._parts: deque[list[SorterEntry] | Pointer] = deque()
         self._count = 0
         self._changed = threading.Condition()
         self._closed = False
         self.stretches = 0
 
-    def put(self, entries: list[Entry], end: Pointer) -> None:
+    def put(self, entries: list[SorterEntry], end: Pointer) -> None:
         """Add entries that end at `end`. If they do not fit, only `end` is remembered. Never blocks."""
         with self._changed:
             if self._parts and isinstance(self._parts[-1], Pointer):
@@ -128,7 +132,7 @@ class Backlog:
             self._closed = True
             self._changed.notify()
 
-    def take(self) -> list[Entry] | Pointer | None:
+    def take(self) -> list[SorterEntry] | Pointer | None:
         """Wait for the next entries (several parts at once) or for the end of a stretch to read back; None = closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._parts or self._closed)
@@ -148,11 +152,11 @@ class Backlog:
         return self._count
 
 
-class Follower:
+class LogFollower:
     """Feeds index and sorter from `put` and, after the queue overflowed, from the log. See the module."""
 
     def __init__(
-        self, index: Index, values: ValueLog, *, trust_rollbacks: bool = True, queue_limit: int = _QUEUE
+        self, index: PumpIndex, values: ValueLog, *, trust_rollbacks: bool = True, queue_limit: int = _QUEUE
     ) -> None:
         self._index = index
         self._values = values
@@ -201,7 +205,7 @@ class Follower:
         """Start the thread."""
         self._thread.start()
 
-    def put(self, entries: list[Entry], end: Pointer) -> None:
+    def put(self, entries: list[SorterEntry], end: Pointer) -> None:
         """Hand over durable entries in log order; `end`: the position after them. Never blocks."""
         self._backlog.put(entries, end)
 
@@ -238,12 +242,12 @@ class Follower:
         with self._moved:
             self._moved.notify_all()
 
-    def list_waiting_prewrites(self, limit: int = 0) -> list[Entry]:
+    def list_waiting_prewrites(self, limit: int = 0) -> list[SorterEntry]:
         """The P that block the watermark, in log order."""
         with self._sorter_lock:
             return self._sorter.list_waiting_prewrites(limit)
 
-    def list_doubted_prewrites(self, limit: int = 0) -> list[Entry]:
+    def list_doubted_prewrites(self, limit: int = 0) -> list[SorterEntry]:
         """The P whose writer reported a rollback that is not proved so far."""
         with self._sorter_lock:
             return self._sorter.list_doubted_prewrites(limit)
@@ -305,7 +309,7 @@ class Follower:
         self._next = max(self._next, end)
         return count
 
-    def _read_entries(self, end: Pointer) -> Iterator[list[Entry]]:
+    def _read_entries(self, end: Pointer) -> Iterator[list[SorterEntry]]:
         """The entries in the log from the next position to before `end`."""
         taken = self._last_indexed
         for fid, stretch in self._values.scan_stretches(self._next, end):
@@ -314,7 +318,7 @@ class Follower:
                 del entries[0]
             yield entries
 
-    def _index_batch(self, batch: list[Entry]) -> bool:
+    def _index_batch(self, batch: list[SorterEntry]) -> bool:
         """Sort and index entries; False when the pump is stopped while the index fails."""
         if not batch:
             return True
@@ -372,7 +376,7 @@ class Follower:
                 self.error, self._state = "", b""
                 return True
 
-    def _sort(self, batch: list[Entry]) -> None:
+    def _sort(self, batch: list[SorterEntry]) -> None:
         fresh: set[int] = set()
         push = self._sorter.push
         for entry in batch:
@@ -382,9 +386,9 @@ class Follower:
                     self._count_odd_commit(entry, outcome, fresh)
                 fresh.add(entry[2])
 
-    def _count_odd_commit(self, commit: Entry, outcome: Outcome, fresh: set[int]) -> None:
+    def _count_odd_commit(self, commit: SorterEntry, outcome: PushOutcome, fresh: set[int]) -> None:
         where = {"start_ts": commit.start_ts, "commit_ts": commit.commit_ts, "watermark": self._watermark}
-        if outcome is Outcome.TOO_EARLY:
+        if outcome is PushOutcome.TOO_EARLY:
             self.counters.early_commits += 1
             log.error("commit_ts_fetched_before_prewrite_was_stored", **where)
             return
@@ -400,7 +404,7 @@ class Follower:
             self._sorter.need(prewrite.fid, commit.commit_ts)
 
 
-def read_known_synced(index: Index) -> KnownSynced | None:
+def read_known_synced(index: PumpIndex) -> KnownSynced | None:
     """The last record that the checkpoint covers; None if there is no checkpoint."""
     state = index.checkpoint
     return KnownSynced(index.head, _FILE_MAX.unpack_from(state)[0]) if state else None

@@ -19,7 +19,7 @@ from binlake import tso
 from binlake.cluster.node import NodeStatus
 from binlake.errors import Transient
 from binlake.pump_service.pump.membership import Members
-from binlake.pump_service.pump.storage import Removed, Storage
+from binlake.pump_service.pump.storage import PumpStorage, Removed
 
 log = structlog.get_logger()
 
@@ -40,7 +40,7 @@ class GcRule:
     force_after_s: float = 0.0
 
 
-class Decision(NamedTuple):
+class GcDecision(NamedTuple):
     """Everything up to `gc_ts` may be removed. `held_by`: the consumers that hold the collection back; `losing`: those
     whose next window would start in the removed range. Both as (node id, position)."""
 
@@ -59,14 +59,14 @@ class Collected(NamedTuple):
 
 def decide(
     rule: GcRule, now: int, gc_ts: int, watermark: int, consumers: Sequence[NodeStatus], oldest: int | None = 0
-) -> Decision:
+) -> GcDecision:
     """How far to collect at TSO `now`; never below the present `gc_ts`, and always below the watermark. Pure.
 
     `oldest`: the ts of the oldest stored binlog (None: there is none). Where none is old enough, `gc_ts` stays: what
     was committed before this pump existed was never here, and is not lost here.
     """
     if rule.keep_s <= 0:
-        return Decision(gc_ts)
+        return GcDecision(gc_ts)
     by_age = now - tso.compose(int(rule.keep_s * 1000))
     slow = [(consumer.node_id, consumer.max_commit_ts) for consumer in consumers if consumer.state != "offline"]
     slow = [(name, position) for name, position in slow if position <= by_age]
@@ -77,14 +77,14 @@ def decide(
     target = max(gc_ts, min(target, watermark - 1))
     held_by = tuple((name, position) for name, position in slow if position <= target + 1 <= by_age)
     if oldest is None or oldest > target:
-        return Decision(gc_ts, held_by)
-    return Decision(target, held_by, tuple((name, position) for name, position in slow if position <= target > 0))
+        return GcDecision(gc_ts, held_by)
+    return GcDecision(target, held_by, tuple((name, position) for name, position in slow if position <= target > 0))
 
 
 class Collector:
     """Decides and collects, one run at a time. `problem`: a consumer that blocks it or loses data; empty = none."""
 
-    def __init__(self, storage: Storage, registry: Members, clock: tso.Clock, rule: GcRule = GcRule()) -> None:
+    def __init__(self, storage: PumpStorage, registry: Members, clock: tso.Clock, rule: GcRule = GcRule()) -> None:
         self._storage = storage
         self._registry = registry
         self._clock = clock
@@ -118,7 +118,7 @@ class Collector:
         return Collected(decision.gc_ts, removed, self.problem)
 
 
-def _describe_problem(decision: Decision) -> str:
+def _describe_problem(decision: GcDecision) -> str:
     if decision.losing:
         behind = ", ".join(f"{name} (at {position})" for name, position in decision.losing)
         return f"binlogs up to {decision.gc_ts} were collected although {behind} still needs them"

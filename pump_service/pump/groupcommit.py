@@ -16,7 +16,7 @@ import structlog
 from binlake.errors import BinlakeError, Transient
 from binlake.pump_service.pump.heads import Head
 from binlake.pump_service.pump.record import RECORD, Pointer
-from binlake.pump_service.pump.sorter import Entry
+from binlake.pump_service.pump.sorter import SorterEntry
 from binlake.pump_service.pump.timestamp_claims import TimestampClaims, TsClaim
 from binlake.pump_service.pump.vlog import ValueLog
 
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 BATCH_BYTES = 1 << 20
 SMALL_BYTES = 128 << 10
 
-_new_entry = partial(tuple.__new__, Entry)  # same as Entry(...), without a call of Python code for each
+_new_entry = partial(tuple.__new__, SorterEntry)  # same as Entry(...), without a call of Python code for each
 
 Done = Callable[[BinlakeError | None], None]
 """Called once, on the log's thread, with the outcome of an item (None = durable); must not block."""
@@ -47,7 +47,7 @@ class Behind(Transient):
     """Too many bytes are in flight; try again later."""
 
 
-class Budget:
+class BytesInFlight:
     """Limits the bytes in flight. A caller that wants more than is left waits, and is refused after `patience_s`."""
 
     def __init__(self, limit: int, patience_s: float) -> None:
@@ -95,7 +95,7 @@ class GroupCommit:
         self,
         log: ValueLog,
         taken: TimestampClaims,
-        durable: Callable[[list[Entry], Pointer], None],
+        durable: Callable[[list[SorterEntry], Pointer], None],
         released: Callable[[int], None],
         over: Callable[[], None],
     ) -> None:

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from binlake.base.varint import read_uvarint
 from binlake.errors import WireError
-from binlake.pump_service.pump.sorter import Kind
+from binlake.pump_service.pump.sorter import EntryKind
 from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite, Rollback
 from binlake.wire.build import emit_always
 
@@ -26,13 +26,13 @@ _VARINT, _BYTES = 0, 2
 _TYPES = {1: _VARINT, 2: _VARINT, 3: _VARINT, 4: _BYTES, 5: _BYTES, 6: _BYTES, 7: _VARINT, 8: _VARINT}
 _ALWAYS = frozenset((1, 2, 3, 7, 8))
 _MAX_STATE = (1 << 31) - 1
-KINDS = {int(Prewrite): Kind.PREWRITE, int(Commit): Kind.COMMIT, int(Rollback): Kind.ROLLBACK}
+KINDS = {int(Prewrite): EntryKind.PREWRITE, int(Commit): EntryKind.COMMIT, int(Rollback): EntryKind.ROLLBACK}
 
 
 class Head(NamedTuple):
     """The fields that index and sorter need of a binlog; `key` is the prewrite key of a P."""
 
-    kind: Kind
+    kind: EntryKind
     start_ts: int
     commit_ts: int
     key: bytes
@@ -40,10 +40,10 @@ class Head(NamedTuple):
 
 # Head(...) without the Python-level __new__ of a NamedTuple: this runs for each binlog.
 _new_head = partial(tuple.__new__, Head)
-_FAKE, _OTHER, _PREWRITE, _ROLLBACK = Kind.FAKE, Kind.OTHER, Kind.PREWRITE, Kind.ROLLBACK
+_FAKE, _OTHER, _PREWRITE, _ROLLBACK = EntryKind.FAKE, EntryKind.OTHER, EntryKind.PREWRITE, EntryKind.ROLLBACK
 
 
-class Layout(NamedTuple):
+class PayloadLayout(NamedTuple):
     """The offsets of a plain payload's parts: `tp`, both ts, `key` = field 4, `cut` = the byte after it."""
 
     tp: int
@@ -80,7 +80,7 @@ def normalise(payload: bytes) -> tuple[Head, bytes]:
     return head, binlog.SerializeToString() if emit_always(binlog) else payload
 
 
-def parse_layout(payload: bytes) -> Layout | None:
+def parse_layout(payload: bytes) -> PayloadLayout | None:
     """The layout of `payload`; None when it is not plain."""
     values: dict[int, int] = {}
     key, cut, at, last = b"", 0, 0, 0
@@ -102,7 +102,7 @@ def parse_layout(payload: bytes) -> Layout | None:
         return None
     if at != len(payload) or not values.keys() >= _ALWAYS or values[1] not in KINDS or values[8] > _MAX_STATE:
         return None
-    return Layout(values[1], _to_signed(values[2]), _to_signed(values[3]), key, cut)
+    return PayloadLayout(values[1], _to_signed(values[2]), _to_signed(values[3]), key, cut)
 
 
 def complete(commit: bytes, prewrite: bytes) -> bytes:
@@ -137,7 +137,7 @@ def _build_head(tp: int, start_ts: int, commit_ts: int, key: bytes, payload: byt
     if kind is _PREWRITE:
         return _new_head((kind, start_ts, commit_ts, key))
     if kind is _ROLLBACK and payload.endswith(PROOF):
-        kind = Kind.PROVEN_ROLLBACK
+        kind = EntryKind.PROVEN_ROLLBACK
     return _new_head((kind, start_ts, commit_ts, b""))
 
 

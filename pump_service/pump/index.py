@@ -59,7 +59,7 @@ def decode_ts_key(key: bytes) -> int:
     return int(_BIG.unpack_from(key, len(_PREFIX))[0])
 
 
-class Index:
+class PumpIndex:
     """The LevelDB of one pump. Raises Permanent when it cannot be opened, Transient when it is used after `close`."""
 
     def __init__(self, directory: Path) -> None:

@@ -14,7 +14,7 @@ import structlog
 
 from binlake.errors import BinlakeError, Permanent, WireError
 from binlake.pump_service.pump.membership import Members
-from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.storage import PumpStorage
 
 log = structlog.get_logger()
 
@@ -34,7 +34,7 @@ class Departure:
     `compared_watermark`: the watermark with which the consumers were last compared.
     """
 
-    def __init__(self, storage: Storage, members: Members, fakes: FakeSource, node_id: str = "") -> None:
+    def __init__(self, storage: PumpStorage, members: Members, fakes: FakeSource, node_id: str = "") -> None:
         self._node_id = node_id
         self._joined: set[str] = set()
         self._storage = storage

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from binlake.errors import BinlakeError
 from binlake.pump_service.pump.chunks import split_into_frames
-from binlake.pump_service.pump.pull import Reader, catch_up
+from binlake.pump_service.pump.pull import StreamReader, catch_up
 from binlake.pump_service.pump.service import PumpService
 from binlake.pump_service.pump.transaction_batch import TransactionBatch
 from binlake.rpc import Call, Status
@@ -157,7 +157,7 @@ class LiveFeed:
             self._at = max(self._at, min(watermark, self._ahead[0][0]))
             self._admit_ahead(self._at)
 
-    def _feed_all(self, reader: Reader, at: int) -> int:
+    def _feed_all(self, reader: StreamReader, at: int) -> int:
         """Send all pullers the transactions that are available; return how many there were."""
         taken = 0
         try:

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from itertools import accumulate
 from typing import NamedTuple
 
-from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.index import PumpIndex
 from binlake.pump_service.pump.record import Pointer
 from binlake.pump_service.pump.vlog import ValueLog
 
@@ -18,32 +18,32 @@ MOST_CUTS = 255
 """Most cuts of a range; the parts of a longer one grow."""
 
 
-class RangeSize(NamedTuple):
+class MeasuredRange(NamedTuple):
     """About how many bytes a range has, and the commit_ts, ascending, at which its parts end, but for the last one."""
 
     bytes: int
     cuts: tuple[int, ...]
 
 
-def measure_range(index: Index, log: ValueLog, after_ts: int, upto_ts: int, part_bytes: int) -> RangeSize:
+def measure_range(index: PumpIndex, log: ValueLog, after_ts: int, upto_ts: int, part_bytes: int) -> MeasuredRange:
     """Measure (after_ts, upto_ts]; `part_bytes` of 0: no cuts. Raises Permanent for a damaged index."""
     last = index.find_last(after_ts, upto_ts)
     if last is None:
-        return RangeSize(0, ())
+        return MeasuredRange(0, ())
     places = _Places(index, log, upto_ts, last)
     begin, end = places.find_after(after_ts), places.locate(last)
     size = max(0, end - begin)
     if not part_bytes or size <= part_bytes:
-        return RangeSize(size, ())
+        return MeasuredRange(size, ())
     count = min(MOST_CUTS, -(-size // part_bytes) - 1)
     targets = [begin + size * number // (count + 1) for number in range(1, count + 1)]
-    return RangeSize(size, tuple(sorted({places.find_ts(target, after_ts) for target in targets} - {after_ts})))
+    return MeasuredRange(size, tuple(sorted({places.find_ts(target, after_ts) for target in targets} - {after_ts})))
 
 
 class _Places:
     """Distances in the log, from the begin of its oldest file."""
 
-    def __init__(self, index: Index, log: ValueLog, upto_ts: int, last: Pointer) -> None:
+    def __init__(self, index: PumpIndex, log: ValueLog, upto_ts: int, last: Pointer) -> None:
         self._index = index
         self._upto_ts = upto_ts
         self._last = last

@@ -15,7 +15,7 @@ import grpc
 import structlog
 
 from binlake import tso
-from binlake.cluster.placement import Entry, NodeStatus
+from binlake.cluster.placement import NodeStatus, RegistryEntry
 from binlake.cluster.placement.channel import open_channel
 from binlake.errors import Fenced, Permanent, SourceUnavailable, Transient, WireError
 from binlake.rpc import Tls
@@ -49,7 +49,7 @@ class Members(Protocol):
     def list_drainers(self) -> Sequence[NodeStatus]:
         """Every registered consumer."""
 
-    def find_pump(self, node_id: str) -> Entry | None:
+    def find_pump(self, node_id: str) -> RegistryEntry | None:
         """A pump's entry."""
 
     def write_pump(self, status: NodeStatus, revision: int) -> int:

@@ -18,7 +18,7 @@ from binlake.pump_service.prometheus import (
     render_page,
 )
 from binlake.pump_service.pump.set_aside import count_set_aside
-from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.storage import PumpStorage
 
 _STORAGE = "binlog_pump_storage"
 
@@ -78,7 +78,7 @@ class PumpMetrics:
         """A PullBinlogs stream ended after `seconds`; `well`: its caller ended it."""
         self._rpc.get_series("PullBinlogs", "succ" if well else "fail").observe(seconds)
 
-    def render_page(self, storage: Storage, status_queries: Callable[[], int], score: Callable[[], int]) -> bytes:
+    def render_page(self, storage: PumpStorage, status_queries: Callable[[], int], score: Callable[[], int]) -> bytes:
         """The metrics page: all counters, and the present readings of the storage."""
         counted: list[Instrument] = [
             self._rpc,
@@ -92,7 +92,7 @@ class PumpMetrics:
         return render_page([*counted, *_build_readings(storage, status_queries, score)])
 
 
-def _build_readings(storage: Storage, queries: Callable[[], int], score: Callable[[], int]) -> list[Instrument]:
+def _build_readings(storage: PumpStorage, queries: Callable[[], int], score: Callable[[], int]) -> list[Instrument]:
     counters = storage.counters
     return [
         Reading(f"{_STORAGE}_gc_ts", "gc ts of storage", lambda: tso.extract_physical(storage.index.gc_ts)),
@@ -147,6 +147,6 @@ def _build_readings(storage: Storage, queries: Callable[[], int], score: Callabl
     ]
 
 
-def _measure_disk_bytes(storage: Storage) -> dict[str, float]:
+def _measure_disk_bytes(storage: PumpStorage) -> dict[str, float]:
     stat = os.statvfs(storage.directory.path)
     return {"capacity": stat.f_blocks * stat.f_frsize, "available": stat.f_bavail * stat.f_frsize}

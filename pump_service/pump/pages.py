@@ -21,8 +21,8 @@ from binlake.pump_service.pump.dump import as_json, as_text
 from binlake.pump_service.pump.gate import Gate, Needs
 from binlake.pump_service.pump.membership import ClusterClock, Members
 from binlake.pump_service.pump.service import PumpService, State
-from binlake.pump_service.pump.storage import Storage
-from binlake.pump_service.pump.verdict import Verdict
+from binlake.pump_service.pump.storage import PumpStorage
+from binlake.pump_service.pump.verdict import PrewriteVerdict
 from binlake.rpc.http import HttpRequest, HttpResponse
 from binlake.rpc.sparinglog import SparingLog
 from binlake.tso import MAX_TS
@@ -49,12 +49,12 @@ class Pages:
     def __init__(
         self,
         service: PumpService,
-        storage: Storage,
+        storage: PumpStorage,
         members: Members,
         oracle: ClusterClock,
         *,
         ask: Callable[[str], None],
-        verdict: Verdict,
+        verdict: PrewriteVerdict,
         waiting: Callable[[], list[dict[str, Any]]],
         collect: Callable[[], str],
         score: Callable[[], int],

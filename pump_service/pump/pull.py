@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from binlake.errors import LostRange, WireError
 from binlake.pump_service.pump.heads import complete, parse_head, parse_layout
 from binlake.pump_service.pump.index import decode_ts_key
-from binlake.pump_service.pump.ranges import Block, Ints, read_block
+from binlake.pump_service.pump.ranges import Ints, StretchBytes, read_block
 from binlake.pump_service.pump.record import Pointer
-from binlake.pump_service.pump.sorter import Kind
-from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.sorter import EntryKind
+from binlake.pump_service.pump.storage import PumpStorage
 from binlake.pump_service.pump.transaction_batch import TransactionBatch
 from binlake.wire.binlog_pb2 import Commit, Prewrite
 
@@ -37,7 +37,9 @@ Keyed = Sequence[tuple[bytes, bytes]]
 """Raw (key, pointer) of the index."""
 
 
-def catch_up(reader: Reader, after_ts: int, give_up: Callable[[], bool]) -> Iterator[tuple[int, TransactionBatch]]:
+def catch_up(
+    reader: StreamReader, after_ts: int, give_up: Callable[[], bool]
+) -> Iterator[tuple[int, TransactionBatch]]:
     """Every transaction and fake above `after_ts` up to the present watermark, in batches of some MiB.
 
     Each batch comes with the commit_ts up to which it is complete; `give_up()` ends it early. Raises LostRange when
@@ -64,7 +66,7 @@ def catch_up(reader: Reader, after_ts: int, give_up: Callable[[], bool]) -> Iter
         last = taken
 
 
-def _check_not_collected(storage: Storage, after_ts: int) -> None:
+def _check_not_collected(storage: PumpStorage, after_ts: int) -> None:
     gc_ts = storage.index.gc_ts
     if after_ts < gc_ts:
         raise LostRange(
@@ -75,17 +77,17 @@ def _check_not_collected(storage: Storage, after_ts: int) -> None:
 
 
 class NotNow(Exception):
-    """The next binlog is large and must wait: see Reader.before_large."""
+    """The next binlog is large and must wait: see StreamReader.before_large."""
 
 
-class Reader:
+class StreamReader:
     """Reads for one stream. `found`: the transactions read; `taken`: how many index entries they came from. A P is kept
     until its C comes.
 
     `before_large(bytes)` is called before a binlog of many MiB is read, the first of its batch; it may raise NotNow.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: PumpStorage) -> None:
         self.before_large: Callable[[int], None] = lambda _: None
         self.storage = storage
         self._tails: dict[int, bytes] = {}  # the bytes after field 4 of each plain P
@@ -142,11 +144,11 @@ class Reader:
             return
         payload = self.storage.read(pointer)
         head = parse_head(payload)
-        if head.kind is Kind.FAKE:
+        if head.kind is EntryKind.FAKE:
             self.found.add(head.start_ts, head.commit_ts, payload)
-        elif head.kind is Kind.COMMIT:
+        elif head.kind is EntryKind.COMMIT:
             self._add_complete(head.start_ts, head.commit_ts, payload)
-        elif head.kind is Kind.PREWRITE:
+        elif head.kind is EntryKind.PREWRITE:
             layout = parse_layout(payload)
             if layout is not None:
                 self._keep_tail(head.start_ts, payload[layout.cut :])
@@ -176,7 +178,7 @@ class Reader:
                 raise NotNow  # so that a batch holds only one large binlog
             self.before_large(length)
         prewrite = b"" if pointer is None else self.storage.read(pointer)
-        if not prewrite or parse_head(prewrite).kind is not Kind.PREWRITE:
+        if not prewrite or parse_head(prewrite).kind is not EntryKind.PREWRITE:
             if commit_ts in self.storage.lost:
                 return b""
             raise WireError(
@@ -196,7 +198,7 @@ class _MatchedRows(NamedTuple):
     `waiting`: the P whose C is not in this block.
     """
 
-    block: Block
+    block: StretchBytes
     alone: NDArray[np.bool_]
     gives: NDArray[np.bool_]
     cut: Ints
@@ -206,7 +208,7 @@ class _MatchedRows(NamedTuple):
     waiting: Ints
 
     @classmethod
-    def of(cls, block: Block, tail_of: Callable[[int], bytes | None]) -> _MatchedRows:
+    def of(cls, block: StretchBytes, tail_of: Callable[[int], bytes | None]) -> _MatchedRows:
         """`tail_of`: returns what is kept of the P with this start_ts."""
         sound = block.plain.copy()
         sound[sound] = _compute_crcs(block, np.flatnonzero(sound)) == block.crc[sound]
@@ -250,7 +252,7 @@ class _MatchedRows(NamedTuple):
         return self.block.start_ts[rows], self.block.commit_ts[rows], pieces
 
 
-def _compute_crcs(block: Block, rows: Ints) -> Ints:
+def _compute_crcs(block: StretchBytes, rows: Ints) -> Ints:
     data, crc_of = block.data, google_crc32c.extend
     places = (column[rows].tolist() for column in (block.seed, block.begin, block.end))
     return np.array([crc_of(seed, data[begin:end]) for seed, begin, end in zip(*places, strict=True)], np.int64)

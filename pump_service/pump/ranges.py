@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from binlake.pump_service.pump.record import BACK_FACTOR, OLD_RECORD, RECORD, Frame, Pointer
+from binlake.pump_service.pump.record import BACK_FACTOR, OLD_RECORD, RECORD, Pointer, RecordFrame
 
 NEAR_BYTES = 64 << 10  # bytes; a larger record, or gap, is not read along with its neighbours
 _POINTERS = np.dtype([("fid", "<u4"), ("offset", "<i8")])
@@ -42,11 +42,11 @@ class Records(Protocol):
     def peek(self, pointer: Pointer, size: int) -> tuple[int, bytes]:
         """The length of a payload, 0 if no record begins there, and its first bytes."""
 
-    def look_up_frame(self, fid: int) -> Frame:
+    def look_up_frame(self, fid: int) -> RecordFrame:
         """How the records of a file are framed."""
 
 
-class Block(NamedTuple):
+class StretchBytes(NamedTuple):
     """The bytes of some stretches, and a row for each of the first requested pointers, in columns.
 
     `data[begin:end]` is a payload, `cut` as in heads.Layout. The columns are valid only where `plain` is true, and even
@@ -65,7 +65,7 @@ class Block(NamedTuple):
     commit_ts: Ints
 
 
-def read_block(pointers: Sequence[bytes], log: Records, limit: int) -> Block:
+def read_block(pointers: Sequence[bytes], log: Records, limit: int) -> StretchBytes:
     """Read the records at `pointers` (as in the index): the first ones up to about `limit` bytes, but at least one."""
     places = np.frombuffer(b"".join(pointers), _POINTERS)
     fids, offsets = places["fid"].astype(np.int64), places["offset"].astype(np.int64)
@@ -126,7 +126,7 @@ def _read_stretches(fids: Ints, offsets: Ints, sizes: Ints, order: Ints, log: Re
     return b"".join((*pieces, bytes(_PAD))), at
 
 
-def _parse_block(data: bytes, at: Ints, frames: _Frames) -> Block:
+def _parse_block(data: bytes, at: Ints, frames: _Frames) -> StretchBytes:
     raw = np.frombuffer(data, np.uint8)
     safe = np.clip(at, 0, len(raw) - _PAD)
     known, begin, length, crc, seed = _parse_headers(data, safe, frames)
@@ -135,7 +135,7 @@ def _parse_block(data: bytes, at: Ints, frames: _Frames) -> Block:
     look = _Cursor(data, begin, plain)
     tp, start_ts, commit_ts, _, cut = look.read_binlog()
     plain = look.plain & (look.place == end)
-    return Block(data, plain, begin, cut, end, crc, seed, tp, start_ts, commit_ts)
+    return StretchBytes(data, plain, begin, cut, end, crc, seed, tp, start_ts, commit_ts)
 
 
 HeadRow = tuple[bool, int, int, int, int, int]

@@ -60,7 +60,7 @@ class Pointer(NamedTuple):
         return cls(*_POINTER.unpack(data))
 
 
-class Header(NamedTuple):
+class RecordHeader(NamedTuple):
     """The fields of a record's header, and the seed of its crc; length 0 = no record begins there."""
 
     length: int
@@ -69,10 +69,10 @@ class Header(NamedTuple):
     seed: int
 
 
-_NONE = Header(0, 0, 0, 0)
+_NONE = RecordHeader(0, 0, 0, 0)
 
 
-class Frame:
+class RecordFrame:
     """How the records of file `fid` are framed; without a marker in the original's format.
 
     `previous_end`: the offset that the records of the previous file had reached, at least, when this file was created.
@@ -95,15 +95,15 @@ class Frame:
         """Whether this is the original's format."""
         return not self.begin
 
-    def decode_header(self, data: bytes, at: int, offset: int) -> Header:
+    def decode_header(self, data: bytes, at: int, offset: int) -> RecordHeader:
         """The header at `data[at]`, which is at `offset` of the file."""
         if len(data) - at < self.header_bytes:
             return _NONE
         if self.old:
             magic, length, crc = OLD_RECORD.unpack_from(data, at)
-            return Header(length, crc, 0, 0) if magic == MAGIC else _NONE
+            return RecordHeader(length, crc, 0, 0) if magic == MAGIC else _NONE
         marker, length, crc, back = RECORD.unpack_from(data, at)
-        return Header(length, crc, back, self.compute_seed(offset, back)) if marker == self.marker else _NONE
+        return RecordHeader(length, crc, back, self.compute_seed(offset, back)) if marker == self.marker else _NONE
 
     def compute_seed(self, offset: int, back: int) -> int:
         """The seed of the crc of the record at `offset`."""
@@ -157,20 +157,20 @@ class Frame:
         return WireError(message, where=self.build_where(offset))
 
 
-def build_head(fid: int, previous_end: int) -> tuple[bytes, Frame]:
+def build_head(fid: int, previous_end: int) -> tuple[bytes, RecordFrame]:
     """The head of a new file, and how its records are framed."""
     marker = secrets.randbits(63) | 1 << 63
     body = HEAD.pack(HEAD_MAGIC, fid, marker, previous_end, 0)[:-4]
-    return body + struct.pack("<I", google_crc32c.value(body)), Frame(fid, marker, previous_end)
+    return body + struct.pack("<I", google_crc32c.value(body)), RecordFrame(fid, marker, previous_end)
 
 
-def frame_of(fid: int, head: bytes) -> Frame | None:
+def frame_of(fid: int, head: bytes) -> RecordFrame | None:
     """How file `fid`, which begins with `head`, is framed; None if the head is not valid."""
     if len(head) >= HEAD.size and head.startswith(HEAD_MAGIC):
         _, file_id, marker, previous_end, crc = HEAD.unpack_from(head)
         is_intact = file_id == fid and crc == google_crc32c.value(head[: HEAD.size - 4])
-        return Frame(fid, marker, previous_end) if is_intact else None
-    return Frame(fid) if head.startswith(struct.pack("<I", MAGIC)) else None
+        return RecordFrame(fid, marker, previous_end) if is_intact else None
+    return RecordFrame(fid) if head.startswith(struct.pack("<I", MAGIC)) else None
 
 
 class Stretch(NamedTuple):
@@ -189,7 +189,7 @@ class Walk:
     """
 
     def __init__(
-        self, frame: Frame, read: Read, start: int, end: int, accepted: Collection[Pointer] = frozenset()
+        self, frame: RecordFrame, read: Read, start: int, end: int, accepted: Collection[Pointer] = frozenset()
     ) -> None:
         self.at = self.synced = start
         self.passed_over: list[tuple[int, int]] = []
@@ -273,7 +273,7 @@ class Walk:
         return payload
 
 
-def find_next_record(frame: Frame, read: Read, start: int, end: int) -> tuple[int, int] | None:
+def find_next_record(frame: RecordFrame, read: Read, start: int, end: int) -> tuple[int, int] | None:
     """The first complete record at or after `start`, as (its offset, where its write began); None when there is none
     before `end`.
 

@@ -27,9 +27,9 @@ from binlake import tso
 from binlake.cluster.source import Absent, Committed, Locked, RolledBack, Status, Unknown
 from binlake.cluster.source.tikv import TikvStatus
 from binlake.errors import SourceUnavailable
-from binlake.pump_service.pump.sorter import Entry
+from binlake.pump_service.pump.sorter import SorterEntry
 from binlake.pump_service.pump.status_queries import NoStatusSource, StatusQueries, StatusSource
-from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.storage import PumpStorage
 
 __all__ = ["TXN_TIMEOUT_S", "NoStatusSource", "Resolver", "StatusSource"]
 
@@ -75,7 +75,7 @@ class Resolver:
     `clock`: a fresh TSO, or SourceUnavailable; without it absence proves nothing and `tikv` is not asked.
     """
 
-    storage: Storage
+    storage: PumpStorage
     source: StatusSource
     timeout_s: float = TXN_TIMEOUT_S
     clock: Callable[[], int] | None = None
@@ -152,7 +152,7 @@ class Resolver:
         self.stop()
         self._asking.close()
 
-    def _resolve(self, prewrites: Sequence[Entry]) -> None:
+    def _resolve(self, prewrites: Sequence[SorterEntry]) -> None:
         """Ask about all of them at once, and store the proved outcomes with few disk syncs."""
         with self._lock:
             prewrites = [entry for entry in prewrites if entry.start_ts not in self._ended]
@@ -213,7 +213,7 @@ class Resolver:
         else:
             log.info("orphan_resolved", start_ts=start_ts, commit_ts=commit_ts)
 
-    def _describe_blocked(self, waiting: Sequence[Entry]) -> None:
+    def _describe_blocked(self, waiting: Sequence[SorterEntry]) -> None:
         now_ms = tso.extract_physical(self.storage.max_ts)
         old = [entry for entry in waiting if now_ms - tso.extract_physical(entry.start_ts) > self.timeout_s * 1000]
         starts = {entry.start_ts for entry in waiting}

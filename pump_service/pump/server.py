@@ -37,9 +37,9 @@ from binlake.pump_service.pump.score import compute_score, measure_usage
 from binlake.pump_service.pump.service import PumpService, State
 from binlake.pump_service.pump.status_queries import StatusQueries
 from binlake.pump_service.pump.stopping import StartStopped
-from binlake.pump_service.pump.storage import Storage, StorageOptions
+from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
 from binlake.pump_service.pump.timedfiles import TimedFiles
-from binlake.pump_service.pump.verdict import Verdict
+from binlake.pump_service.pump.verdict import PrewriteVerdict
 from binlake.pump_service.waits import wait_for_item
 
 log = structlog.get_logger()
@@ -110,7 +110,7 @@ class PumpServer:
                 trust_rollbacks=isinstance(self._source, NoStatusSource) and regions is None,
                 accepted_damage=self._config.accepted_damage,
             )
-            self._storage = Storage(
+            self._storage = PumpStorage(
                 self._config.data_dir,
                 options,
                 files=TimedFiles(metrics),
@@ -258,7 +258,7 @@ class PumpServer:
             self._members,
             self._oracle,
             ask=self.request_leave,
-            verdict=Verdict(self._storage, self._build_status_queries(), self.service.metrics),
+            verdict=PrewriteVerdict(self._storage, self._build_status_queries(), self.service.metrics),
             waiting=lambda: self.resolver.describe(),
             collect=self._collect,
             score=lambda: self._score,

@@ -21,8 +21,8 @@ from binlake.pump_service.pump.groupcommit import Behind, Done
 from binlake.pump_service.pump.heads import parse_binlog
 from binlake.pump_service.pump.measuring import measure_range
 from binlake.pump_service.pump.metrics import PumpMetrics
-from binlake.pump_service.pump.pull import Reader
-from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.pull import StreamReader
+from binlake.pump_service.pump.storage import PumpStorage
 from binlake.wire.admin_pb2 import InfoResp, MeasureRangeReq, MeasureRangeResp
 from binlake.wire.binlog_pb2 import Prewrite
 
@@ -77,7 +77,7 @@ class PumpService:
 
     def __init__(
         self,
-        storage: Storage,
+        storage: PumpStorage,
         cluster_id: int,
         *,
         free_bytes_needed: int,
@@ -174,9 +174,9 @@ class PumpService:
             raise ConfigError("startFrom.offset is negative", where={"offset": after_ts})
         self._storage.check_recovered()
 
-    def build_reader(self) -> Reader:
+    def build_reader(self) -> StreamReader:
         """A reader for pull.catch_up()."""
-        return Reader(self._storage)
+        return StreamReader(self._storage)
 
     @property
     def watermark(self) -> int:

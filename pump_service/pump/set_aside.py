@@ -19,7 +19,7 @@ from binlake.errors import Permanent, WireError
 from binlake.pump_service.pump.directory import DataDirectory
 from binlake.pump_service.pump.files import Files
 from binlake.pump_service.pump.heads import parse_head
-from binlake.pump_service.pump.record import HEAD, Frame, Pointer, Walk, frame_of
+from binlake.pump_service.pump.record import HEAD, Pointer, RecordFrame, Walk, frame_of
 from binlake.wire.binlog_pb2 import Binlog, Rollback
 
 log = structlog.get_logger()
@@ -30,7 +30,7 @@ _LENGTH_BYTES = 5
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredRecord:
     """A record of the value log."""
 
     pointer: Pointer
@@ -50,7 +50,7 @@ def count_set_aside(data_dir: Path) -> int:
     return sum(1 for _ in (data_dir / "aside").glob("*.binlog"))
 
 
-def find_above(data_dir: Path, ts: int) -> list[Stored]:
+def find_above(data_dir: Path, ts: int) -> list[StoredRecord]:
     """The binlogs of a stopped pump that are above `ts`.
 
     Raises Permanent when the pump is running, and when all its binlogs are above `ts`: then PD's clock is wrong, not
@@ -63,7 +63,7 @@ def find_above(data_dir: Path, ts: int) -> list[Stored]:
         directory.close()
 
 
-def set_aside(data_dir: Path, ts: int) -> list[Stored]:
+def set_aside(data_dir: Path, ts: int) -> list[StoredRecord]:
     """Move out the binlogs of a stopped pump above `ts`; durable on return. Raises as `find_above`, OSError."""
     directory = DataDirectory(data_dir)
     try:
@@ -75,8 +75,8 @@ def set_aside(data_dir: Path, ts: int) -> list[Stored]:
     return binlogs
 
 
-def _find_above(values: Path, ts: int) -> list[Stored]:
-    above, below = list[Stored](), 0
+def _find_above(values: Path, ts: int) -> list[StoredRecord]:
+    above, below = list[StoredRecord](), 0
     for path in _list_files(values):
         footer = _read_footer(path)
         if footer is not None and footer <= ts:
@@ -94,7 +94,7 @@ def _find_above(values: Path, ts: int) -> list[Stored]:
     return above
 
 
-def _move_out(data_dir: Path, moved: list[Stored]) -> None:
+def _move_out(data_dir: Path, moved: list[StoredRecord]) -> None:
     aside = data_dir / "aside"
     aside.mkdir(exist_ok=True)
     sync_folder(data_dir)
@@ -114,7 +114,7 @@ def _move_out(data_dir: Path, moved: list[Stored]) -> None:
         )  # fmt: skip
 
 
-def _rewrite(path: Path, binlogs: list[Stored]) -> None:
+def _rewrite(path: Path, binlogs: list[StoredRecord]) -> None:
     files, frame = Files(), _read_frame(path)
     with files.open(path) as file:
         for one in binlogs:
@@ -143,11 +143,11 @@ def _list_files(values: Path) -> list[Path]:
     return sorted(values.glob("[0-9]*.vlog"), key=lambda path: int(path.stem))
 
 
-def _read_frame(path: Path) -> Frame:
+def _read_frame(path: Path) -> RecordFrame:
     with path.open("rb") as file:
         frame = frame_of(int(path.stem), file.read(HEAD.size))
     # A file that has no head after a crash holds no record.
-    return Frame(int(path.stem)) if frame is None else frame
+    return RecordFrame(int(path.stem)) if frame is None else frame
 
 
 def _read_footer(path: Path) -> int | None:
@@ -157,7 +157,7 @@ def _read_footer(path: Path) -> int | None:
         return frame.decode_footer(file.read(frame.footer_bytes), size)
 
 
-def _read_records(path: Path) -> Iterator[Stored]:
+def _read_records(path: Path) -> Iterator[StoredRecord]:
     frame = _read_frame(path)
     size = path.stat().st_size - (frame.footer_bytes if _read_footer(path) is not None and not frame.old else 0)
     with path.open("rb") as file:
@@ -169,4 +169,4 @@ def _read_records(path: Path) -> Iterator[Stored]:
                     head = parse_head(payload)
                 except WireError:
                     continue  # not a binlog, so it has no timestamp
-                yield Stored(Pointer(frame.fid, offset), head.kind.value, head.start_ts, head.commit_ts, payload)
+                yield StoredRecord(Pointer(frame.fid, offset), head.kind.value, head.start_ts, head.commit_ts, payload)

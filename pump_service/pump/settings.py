@@ -80,7 +80,7 @@ class _Section(BaseModel):
     )
 
 
-class Security(_Section):
+class PumpSecuritySection(_Section):
     """TLS for everything the pump listens on."""
 
     ssl_ca: str = Field("", description="PEM file of the authority that signs callers; if set, callers must show one")
@@ -182,7 +182,7 @@ class PumpFile(_Section):
     label: Pairs = Field(
         {}, description="Binlake only: group of this pump, `zone=a,...` or a table; writers choose by it"
     )
-    security: Security = Security()
+    security: PumpSecuritySection = PumpSecuritySection()
     storage: StorageKeys = StorageKeys()
     score: ScoreKeys = ScoreKeys()
 
@@ -290,7 +290,7 @@ def _read_file(path: Path | None) -> dict[str, Any]:
 
 def _list_flags() -> dict[str, str]:
     flags = {}
-    for model in (PumpFile, Security, StorageKeys):
+    for model in (PumpFile, PumpSecuritySection, StorageKeys):
         for name, info in model.model_fields.items():
             alias = info.alias or name
             if info.description and (model is PumpFile or alias in _SECTION_FLAGS):

@@ -21,7 +21,7 @@ _KEPT = struct.Struct("<Iq")
 _BLOCKING = struct.Struct("<qqIqqIq?I")
 
 
-class Kind(Enum):
+class EntryKind(Enum):
     """The kind of a value-log entry, for the sorter. PROVEN_ROLLBACK: an R that the resolver wrote with proof."""
 
     PREWRITE = "prewrite"
@@ -33,20 +33,25 @@ class Kind(Enum):
 
 
 # Used for each binlog, and naming a member of an Enum costs a call of Python code.
-_PREWRITE, _COMMIT, _ROLLBACK, _PROVEN_ROLLBACK = Kind.PREWRITE, Kind.COMMIT, Kind.ROLLBACK, Kind.PROVEN_ROLLBACK
+_PREWRITE, _COMMIT, _ROLLBACK, _PROVEN_ROLLBACK = (
+    EntryKind.PREWRITE,
+    EntryKind.COMMIT,
+    EntryKind.ROLLBACK,
+    EntryKind.PROVEN_ROLLBACK,
+)
 
 
-class Entry(NamedTuple):
+class SorterEntry(NamedTuple):
     """One binlog of the value log, without its payload; `key` is the prewrite key of a P."""
 
-    kind: Kind
+    kind: EntryKind
     start_ts: int
     commit_ts: int
     pointer: Pointer
     key: bytes = b""
 
 
-class Outcome(Enum):
+class PushOutcome(Enum):
     """The result of pushing an entry. UNMATCHED: a C or R whose P does not wait here (a duplicate, or a late one).
 
     DOUBTED: an R that proves nothing by itself (hazards R-07); its prewrite waits on, for the proof.
@@ -58,7 +63,7 @@ class Outcome(Enum):
     DOUBTED = "doubted"
 
 
-_TAKEN, _UNMATCHED, _TOO_EARLY = Outcome.TAKEN, Outcome.UNMATCHED, Outcome.TOO_EARLY
+_TAKEN, _UNMATCHED, _TOO_EARLY = PushOutcome.TAKEN, PushOutcome.UNMATCHED, PushOutcome.TOO_EARLY
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +71,7 @@ class _Segment:
     """A blocking P. `floor`: the greatest commit_ts logged before it; its own must be above. `high`, at `high_at`: the
     greatest commit_ts between it and the next blocking P. `doubted`: a writer reported its rollback."""
 
-    prewrite: Entry
+    prewrite: SorterEntry
     floor: int
     high: int
     high_at: Pointer
@@ -83,7 +88,7 @@ class Sorter:
 
     def __init__(self, max_ts: int = 0, handle: Pointer = _START, *, trust_rollbacks: bool = True) -> None:
         root = _Segment.__new__(_Segment)
-        root.prewrite, root.floor, root.doubted = Entry(Kind.OTHER, 0, 0, handle), 0, False
+        root.prewrite, root.floor, root.doubted = SorterEntry(EntryKind.OTHER, 0, 0, handle), 0, False
         root.high, root.high_at, root.older, root.newer = max_ts, handle, root, root
         self._root = root
         self._waiting: dict[int, list[_Segment]] = {}
@@ -103,7 +108,7 @@ class Sorter:
         """The record that last raised the watermark; a restart feeds the sorter from there."""
         return self._root.high_at
 
-    def push(self, entry: Entry) -> Outcome:
+    def push(self, entry: SorterEntry) -> PushOutcome:
         """Process the next entry of the log.
 
         TOO_EARLY = hazards R-09: a commit_ts at or above this one was logged before its P, so this one was fetched
@@ -142,16 +147,16 @@ class Sorter:
         """Forget file `fid`, which was removed."""
         self._needed.pop(fid, None)
 
-    def list_waiting_prewrites(self, limit: int = 0) -> list[Entry]:
+    def list_waiting_prewrites(self, limit: int = 0) -> list[SorterEntry]:
         """The blocking P in log order, the head first; at most `limit` of them when it is not 0."""
-        prewrites: list[Entry] = []
+        prewrites: list[SorterEntry] = []
         segment = self._root.newer
         while segment is not self._root and (not limit or len(prewrites) < limit):
             prewrites.append(segment.prewrite)
             segment = segment.newer
         return prewrites
 
-    def list_doubted_prewrites(self, limit: int = 0) -> list[Entry]:
+    def list_doubted_prewrites(self, limit: int = 0) -> list[SorterEntry]:
         """The P whose rollback a writer reported but which is not proved so far; the oldest report first."""
         starts = list(self._doubted)
         return [self._waiting[start_ts][0].prewrite for start_ts in (starts[:limit] if limit else starts)]
@@ -197,16 +202,16 @@ class Sorter:
             at += _BLOCKING.size
             key = data[at : at + length]
             at += length
-            segment = sorter._open(Entry(Kind.PREWRITE, start, 0, Pointer(fid, offset), key))
+            segment = sorter._open(SorterEntry(EntryKind.PREWRITE, start, 0, Pointer(fid, offset), key))
             segment.floor, segment.high, segment.high_at = floor, high, Pointer(high_fid, high_offset)
             doubted += [start] if doubt else []
         for start in doubted:
             sorter._doubt(start)
             if trust_rollbacks:
-                sorter._match(Entry(Kind.ROLLBACK, start, 0, _START))
+                sorter._match(SorterEntry(EntryKind.ROLLBACK, start, 0, _START))
         return sorter
 
-    def _open(self, entry: Entry) -> _Segment:
+    def _open(self, entry: SorterEntry) -> _Segment:
         last = self._root.older
         segment = _Segment(entry, self._seen, 0, entry.pointer, last, self._root)
         last.newer = self._root.older = segment
@@ -219,16 +224,16 @@ class Sorter:
         self._count += 1
         return segment
 
-    def _doubt(self, start_ts: int) -> Outcome:
+    def _doubt(self, start_ts: int) -> PushOutcome:
         segments = self._waiting.get(start_ts)
         if segments is None:
-            return Outcome.UNMATCHED
+            return PushOutcome.UNMATCHED
         self._doubted[start_ts] = None
         for segment in segments:
             segment.doubted = True
-        return Outcome.DOUBTED
+        return PushOutcome.DOUBTED
 
-    def _match(self, entry: Entry) -> Outcome:
+    def _match(self, entry: SorterEntry) -> PushOutcome:
         segments = self._waiting.pop(entry.start_ts, None)
         if segments is None:
             return _UNMATCHED

@@ -18,7 +18,7 @@ from binlake import tso
 from binlake.cluster.source import Status, Unknown, Unreachable
 from binlake.cluster.source.tikv import How, Question, TikvStatus, is_expired
 from binlake.errors import SourceUnavailable
-from binlake.pump_service.pump.sorter import Entry
+from binlake.pump_service.pump.sorter import SorterEntry
 
 _THREADS = 8
 _GONE_MS = 30_000  # after a lock expired: live writers extend theirs every few seconds
@@ -61,7 +61,7 @@ class StatusQueries:
         self._pool: ThreadPoolExecutor | None = None
         self._stopped = threading.Event()
 
-    def ask(self, entries: Sequence[Entry], doubted: Collection[int]) -> list[Status]:
+    def ask(self, entries: Sequence[SorterEntry], doubted: Collection[int]) -> list[Status]:
         """The outcome of each P; `doubted`: the start_ts of the P whose writer reported a rollback."""
         statuses = self._ask_tikv(entries, doubted) if self._tikv is not None else []
         if not statuses:
@@ -113,7 +113,7 @@ class StatusQueries:
         if self._tikv is not None:
             self._tikv.close()
 
-    def _ask_tikv(self, entries: Sequence[Entry], doubted: Collection[int]) -> list[Status]:
+    def _ask_tikv(self, entries: Sequence[SorterEntry], doubted: Collection[int]) -> list[Status]:
         assert self._tikv is not None
         assert self._clock is not None
         try:
@@ -132,17 +132,17 @@ class StatusQueries:
             statuses[place] = status
         return statuses
 
-    def _build_question(self, entry: Entry, now_ts: int, doubted: bool) -> Question:
+    def _build_question(self, entry: SorterEntry, now_ts: int, doubted: bool) -> Question:
         old = tso.extract_physical(now_ts) - tso.extract_physical(entry.start_ts) > self._timeout_ms
         return Question(entry.start_ts, entry.key, How.END if old or doubted else How.LOOK)
 
-    def _ask_source(self, entries: Sequence[Entry]) -> list[Status]:
+    def _ask_source(self, entries: Sequence[SorterEntry]) -> list[Status]:
         if len(entries) < 2:
             return [self._ask_one(entry) for entry in entries]
         self._pool = self._pool or ThreadPoolExecutor(_THREADS, "pump-status")
         return list(self._pool.map(self._ask_one, entries))
 
-    def _ask_one(self, entry: Entry) -> Status:
+    def _ask_one(self, entry: SorterEntry) -> Status:
         if self._stopped.is_set():
             return Unreachable("the pump is stopping")
         try:

@@ -22,13 +22,13 @@ from binlake.pump_service.pump.ceiling import Ceiling
 from binlake.pump_service.pump.directory import DataDirectory
 from binlake.pump_service.pump.fileend import build_lost_end_error
 from binlake.pump_service.pump.files import Files
-from binlake.pump_service.pump.follower import Counters, Follower, read_known_synced
-from binlake.pump_service.pump.groupcommit import Budget, Done, GroupCommit, Item
+from binlake.pump_service.pump.follower import Counters, LogFollower, read_known_synced
+from binlake.pump_service.pump.groupcommit import BytesInFlight, Done, GroupCommit, Item
 from binlake.pump_service.pump.heads import PROOF, Head, normalise
-from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.index import PumpIndex
 from binlake.pump_service.pump.lost_commits import LostCommits, PullFault
 from binlake.pump_service.pump.record import Pointer
-from binlake.pump_service.pump.sorter import Entry, Kind
+from binlake.pump_service.pump.sorter import EntryKind, SorterEntry
 from binlake.pump_service.pump.stopping import StopAsked, never_stop
 from binlake.pump_service.pump.timestamp_claims import TimestampClaims
 from binlake.pump_service.pump.vlog import SEGMENT_BYTES, LogOptions, ValueLog
@@ -36,7 +36,10 @@ from binlake.wire.binlog_pb2 import Binlog, Commit, Rollback
 
 log = structlog.get_logger()
 
-_PREWRITE, _COMMIT = Kind.PREWRITE, Kind.COMMIT  # read for each write, and looking up an Enum member costs a call
+_PREWRITE, _COMMIT = (
+    EntryKind.PREWRITE,
+    EntryKind.COMMIT,
+)  # read for each write, and looking up an Enum member costs a call
 _PATIENCE_S = 10.0  # below the 15 s after which a writer gives up (tidb-binlog 4)
 
 
@@ -62,7 +65,7 @@ class Removed(NamedTuple):
     keys: int
 
 
-class Storage:
+class PumpStorage:
     """An open storage with its recovery done; see the module. All methods may be called from any thread.
 
     `recovered`: how many records the start had to read again. `files`, `open_index`: access to the disk. `ceiling`:
@@ -76,7 +79,7 @@ class Storage:
         options: StorageOptions = StorageOptions(),
         *,
         files: Files | None = None,
-        open_index: Callable[[Path], Index] | None = None,
+        open_index: Callable[[Path], PumpIndex] | None = None,
         ceiling: Ceiling | None = None,
         recover: bool = True,
         stop: StopAsked = never_stop,
@@ -88,12 +91,12 @@ class Storage:
             undo.callback(self.directory.close)
             self.lost = LostCommits(self.directory)
             self.pull_fault = PullFault()
-            self.index = (open_index or Index)(directory / "kv")
+            self.index = (open_index or PumpIndex)(directory / "kv")
             undo.callback(self.index.close)
             self._log = self._open_log(options, files)
             self._tell_batch: Callable[[], None] = lambda: None
-            self._budget = Budget(options.memory_bytes, _PATIENCE_S)
-            self._follower = Follower(
+            self._budget = BytesInFlight(options.memory_bytes, _PATIENCE_S)
+            self._follower = LogFollower(
                 self.index, self._log, trust_rollbacks=options.trust_rollbacks, queue_limit=options.index_queue
             )
             self._commit: GroupCommit | None = None
@@ -259,11 +262,11 @@ class Storage:
         """Entries in memory that are durable but not indexed yet."""
         return len(self._follower.backlog)
 
-    def list_waiting_prewrites(self, limit: int = 0) -> list[Entry]:
+    def list_waiting_prewrites(self, limit: int = 0) -> list[SorterEntry]:
         """The P that block the watermark, in log order."""
         return self._follower.list_waiting_prewrites(limit)
 
-    def list_doubted_prewrites(self, limit: int = 0) -> list[Entry]:
+    def list_doubted_prewrites(self, limit: int = 0) -> list[SorterEntry]:
         """The P whose writer reported a rollback that is not proved so far (empty with `trust_rollbacks`)."""
         return self._follower.list_doubted_prewrites(limit)
 

@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 from binlake.errors import LostRange, Permanent, Transient
 from binlake.pump_service.pump.heads import Head, parse_head
-from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.index import PumpIndex
 from binlake.pump_service.pump.record import Pointer
-from binlake.pump_service.pump.sorter import Kind
+from binlake.pump_service.pump.sorter import EntryKind
 from binlake.pump_service.pump.vlog import ValueLog
 
 _GENERATION = 1 << 15  # the least number held in memory
-_PREWRITE = Kind.PREWRITE
+_PREWRITE = EntryKind.PREWRITE
 _MASK = (1 << 63) - 1
 _MOST = 1 << 18  # the greatest number, however far the index is behind
 
@@ -33,7 +33,7 @@ class TimestampClaims:
     others the start_ts. Used by the thread that writes the log. `indexed`: the position up to which the index has them.
     """
 
-    def __init__(self, index: Index, log: ValueLog, indexed: Callable[[], Pointer]) -> None:
+    def __init__(self, index: PumpIndex, log: ValueLog, indexed: Callable[[], Pointer]) -> None:
         self._index = index
         self._log = log
         self._indexed = indexed

@@ -12,16 +12,16 @@ from binlake.errors import ConfigError, Permanent, SourceUnavailable
 from binlake.pump_service.pump.heads import Head, parse_head
 from binlake.pump_service.pump.metrics import PumpMetrics
 from binlake.pump_service.pump.resolver import StatusSource
-from binlake.pump_service.pump.sorter import Entry, Kind
-from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.sorter import EntryKind, SorterEntry
+from binlake.pump_service.pump.storage import PumpStorage
 
 log = structlog.get_logger()
 
 
-class Verdict:
+class PrewriteVerdict:
     """Stores the outcome of a P by command."""
 
-    def __init__(self, storage: Storage, source: StatusSource, metrics: PumpMetrics) -> None:
+    def __init__(self, storage: PumpStorage, source: StatusSource, metrics: PumpMetrics) -> None:
         self._storage = storage
         self._source = source
         self._metrics = metrics
@@ -52,10 +52,10 @@ class Verdict:
         """
         where = {"start_ts": start_ts, "commit_ts": commit_ts}
         commit = self._read_head(commit_ts)
-        if commit is None or (commit.kind, commit.start_ts) != (Kind.COMMIT, start_ts):
+        if commit is None or (commit.kind, commit.start_ts) != (EntryKind.COMMIT, start_ts):
             raise Permanent("this pump stores no commit of this transaction at this commit_ts", where=where)
         prewrite = self._read_head(start_ts)
-        if prewrite is not None and prewrite.kind is Kind.PREWRITE:
+        if prewrite is not None and prewrite.kind is EntryKind.PREWRITE:
             raise Permanent("its prewrite is stored here: the transaction is complete", where=where)
         self._storage.lost.add(start_ts, commit_ts)
         self._metrics.given_up.add()
@@ -65,7 +65,7 @@ class Verdict:
         pointer = self._storage.index.find_pointer(ts)
         return None if pointer is None else parse_head(self._storage.read(pointer))
 
-    def _find_waiting(self, start_ts: int) -> Entry:
+    def _find_waiting(self, start_ts: int) -> SorterEntry:
         for entry in self._storage.list_waiting_prewrites():
             if entry.start_ts == start_ts:
                 return entry
@@ -75,7 +75,7 @@ class Verdict:
             hint="its commit or rollback has arrived since, or another pump has it",
         )
 
-    def _check_source(self, prewrite: Entry, commit_ts: int) -> str:
+    def _check_source(self, prewrite: SorterEntry, commit_ts: int) -> str:
         """The source's answer, if it does not contradict."""
         try:
             status = self._source.fetch_transaction_status(prewrite.start_ts, prewrite.key)

@@ -29,8 +29,8 @@ from binlake.pump_service.pump.files import Files
 from binlake.pump_service.pump.record import (
     HEAD,
     RECORD,
-    Frame,
     Pointer,
+    RecordFrame,
     Stretch,
     Walk,
     build_head,
@@ -86,7 +86,7 @@ class ValueLog:
         self._handles: dict[int, io.FileIO] = {}  # the least recently used first
         self._handles_lock = threading.Lock()
         self._max_ts: dict[int, int] = {}
-        self._frames: dict[int, Frame] = {}
+        self._frames: dict[int, RecordFrame] = {}
         self._files.build_directory(directory)
         names = self._files.list_names(directory)
         # A killed process may have left a file name in the page cache only, and records in that file will count as
@@ -191,7 +191,7 @@ class ValueLog:
         end = pointer.offset + self._frames[pointer.fid].header_bytes + length
         return bool(length) and end <= self._files.read_size(self._handle(pointer.fid))
 
-    def look_up_frame(self, fid: int) -> Frame:
+    def look_up_frame(self, fid: int) -> RecordFrame:
         """How the records of file `fid` are framed."""
         frame = self._frames.get(fid)
         if frame is None:
@@ -271,7 +271,7 @@ class ValueLog:
             elif self._is_given_up(fid):
                 next_fid = fid + 1
             elif fid != self._fids[-1] or self._files.read_size(self._handle(fid)) > HEAD.size:
-                raise build_damage_error(Frame(fid), 0, "the head of the file is incomplete")
+                raise build_damage_error(RecordFrame(fid), 0, "the head of the file is incomplete")
         begun = [fid for fid in self._fids if fid in self._frames]
         self._fids = begun  # a last file without a head was being created when the last process ended
         sealed = [self._load_max_ts(at, known) for at in range(len(begun))]
@@ -376,7 +376,7 @@ class ValueLog:
         footer = self._frames[fid].encode_footer(self._max_ts[fid], self._end)
         self._write(fid, [footer], self._end + len(footer))
 
-    def _create(self, fid: int) -> tuple[Frame, io.FileIO]:
+    def _create(self, fid: int) -> tuple[RecordFrame, io.FileIO]:
         """Create a file with its head and its name. An empty file that a failure or crash left is reused."""
         try:
             file = self._files.open(self._build_path(fid), create=True)
@@ -392,7 +392,7 @@ class ValueLog:
         self._files.sync_directory(self._directory)
         return frame, file
 
-    def _switch(self, fid: int, frame: Frame, file: io.FileIO) -> None:
+    def _switch(self, fid: int, frame: RecordFrame, file: io.FileIO) -> None:
         with self._handles_lock:  # a collection may remove old files from the list at the same time
             self._cache_handle(fid, file)
             self._frames[fid] = frame

@@ -20,7 +20,7 @@ MAX_HISTORY = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class PrewrittenTransaction:
     """One transaction, from its P. `commit_ts` 0 = rolled back; `orphan`: nobody wrote its C or R to a pump."""
 
     start_ts: int
@@ -38,7 +38,7 @@ def format_go_json(value: object, *, indent: bool = True) -> str:
     return text
 
 
-class History:
+class StatusJobs:
     """DDL jobs by id; thread-safe. Memory: the texts of the jobs."""
 
     def __init__(self, jobs: Iterable[Json] = ()) -> None:
@@ -66,7 +66,7 @@ def build_mvcc_body(key: bytes, info: Json, region: int = 1) -> Json:
     return {"key": key.hex().upper(), "region_id": region, "value": {"info": info}}
 
 
-def write_record(transaction: Transaction) -> Json:
+def write_record(transaction: PrewrittenTransaction) -> Json:
     """The write record of a finished transaction."""
     if transaction.commit_ts:
         return {"start_ts": transaction.start_ts, "commit_ts": transaction.commit_ts}

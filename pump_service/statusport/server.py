@@ -27,7 +27,7 @@ _TEXT = "text/plain; charset=utf-8"
 _ENDING = "the process ends: ask the next one\n"
 
 
-class BadRequest(Exception):
+class BadStatusRequest(Exception):
     """The caller asked for something that a status port refuses with 400."""
 
 
@@ -137,7 +137,7 @@ class StatusServer:
     def _answer_jobs(self, query: dict[str, str]) -> str:
         start, limit = _parse_number(query, "start_job_id"), _parse_number(query, "limit")
         if limit > answers.MAX_HISTORY:
-            raise BadRequest(f"ddl history limit must be between 1 and {answers.MAX_HISTORY}")
+            raise BadStatusRequest(f"ddl history limit must be between 1 and {answers.MAX_HISTORY}")
         return answers.format_go_json(self._history.list_finished_jobs(self._now(), start, limit))
 
 
@@ -170,7 +170,7 @@ class _Port(ThreadingHTTPServer):
 def _parse_number(query: dict[str, str], name: str) -> int:
     text = query.get(name, "0")
     if not text.isdecimal():
-        raise BadRequest(f'{name} "{text}" is not a number')
+        raise BadStatusRequest(f'{name} "{text}" is not a number')
     return int(text)
 
 
@@ -178,7 +178,7 @@ def _parse_key(text: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError as error:
-        raise BadRequest(f"encoding/hex: {error}") from error
+        raise BadStatusRequest(f"encoding/hex: {error}") from error
 
 
 def _answer(server: StatusServer, target: str) -> tuple[int, str, str]:
@@ -192,7 +192,7 @@ def _answer(server: StatusServer, target: str) -> tuple[int, str, str]:
         if page is not None:
             return 200, *page()
         body = server.answer(target)
-    except BadRequest as error:
+    except BadStatusRequest as error:
         return 400, str(error), _TEXT
     except BinlakeError as error:
         if server.is_ending:

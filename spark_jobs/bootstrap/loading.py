@@ -22,7 +22,7 @@ from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowEvent
 from binlake.mysqlbinlog.tablerows.link import ask
 from binlake.pipeline import BY_NAME
-from binlake.spark_jobs.bootstrap.ranges import Ranges
+from binlake.spark_jobs.bootstrap.ranges import BootstrapRanges
 from binlake.spark_jobs.bootstrap.readers import Readers
 from binlake.spark_jobs.bootstrap.sealing import Sealer
 from binlake.spark_jobs.bootstrap.source import SnapshotSource
@@ -43,7 +43,7 @@ _AGAIN_S = 1.0  # pause before a later snapshot is tried, if the DDL history doe
 
 
 @dataclass(frozen=True)
-class Progress:
+class BootstrapProgress:
     """The progress of a load."""
 
     load: BaseLoad
@@ -52,14 +52,14 @@ class Progress:
 
 
 @dataclass
-class Loader:
+class BootstrapLoader:
     """Loads the source of `ctx`.
 
     `show` gets the progress, `sealed` each sealed window; `pause` waits before a later snapshot is tried.
     """
 
     ctx: StageContext
-    show: Callable[[Progress], None]
+    show: Callable[[BootstrapProgress], None]
     sealed: Callable[[Bounds], None] = lambda _: None
     pause: Callable[[float], None] = time.sleep
     _began: float = field(default_factory=time.monotonic)
@@ -173,10 +173,10 @@ class Loader:
         source = SnapshotSource.of(ctx.replication, load.base_ts)
         with source.open_session() as link:
             row_id = "_tidb_rowid" if "tidb" in str(ask(link, "SELECT VERSION()")[0][0]).lower() else ""
-        ranges = Ranges(load, structures.tables, sealer.lo + 1, chunks, row_id)
+        ranges = BootstrapRanges(load, structures.tables, sealer.lo + 1, chunks, row_id)
         rows = sum(chunk.rows for chunk in chunks)
         sealer.add([chunk for chunk in chunks if chunk.first_ts > sealer.lo], ranges.complete_below())
-        self.show(Progress(load, rows, ranges.tables_read))
+        self.show(BootstrapProgress(load, rows, ranges.tables_read))
         with Readers(source, ranges, load.schema_version, ctx) as readers:
             for read in readers.iterate_results():
                 table.add([chunk for _, chunk in read])
@@ -187,7 +187,7 @@ class Loader:
                 sealer.add([chunk for _, chunk in read], ranges.complete_below())
                 if sealer.windows > windows:
                     table.record(replace(load, rows=rows), ctx.run_id)
-                self.show(Progress(load, rows, ranges.tables_read))
+                self.show(BootstrapProgress(load, rows, ranges.tables_read))
         sealer.finish()
         return replace(load, done=True, rows=rows)
 

@@ -12,20 +12,20 @@ from dataclasses import dataclass
 
 from binlake.errors import Permanent
 from binlake.lake.baseload import BaseLoad
-from binlake.lake.baseload import Chunk as ReadChunk
+from binlake.lake.baseload import LoadedRange as ReadChunk
 from binlake.mysqlbinlog.tablerows.chunks import Chunks
 from binlake.mysqlbinlog.tablerows.link import Link
-from binlake.spark_jobs.bootstrap.structures import SourceTable
+from binlake.spark_jobs.bootstrap.structures import BootstrapTable
 
 WHOLE_ROOM = 1 << 24
 """commit_ts values reserved for a table read as a single range: one for each transaction of 1 MiB."""
 
 
 @dataclass(frozen=True)
-class Range:
+class BootstrapRange:
     """A range of `table` to read; `where`: its SQL condition. Its transactions get `first_ts` to `last_ts`."""
 
-    table: SourceTable
+    table: BootstrapTable
     where: str
     low: str
     high: str
@@ -33,14 +33,14 @@ class Range:
     last_ts: int
 
 
-class Ranges:
+class BootstrapRanges:
     """The ranges of `tables`, without those in `known`, which have been read. Thread-safe.
 
     `row_id`: as in `Chunks`, for tables without a key.
     """
 
     def __init__(
-        self, load: BaseLoad, tables: Sequence[SourceTable], first_ts: int, known: Sequence[ReadChunk], row_id: str
+        self, load: BaseLoad, tables: Sequence[BootstrapTable], first_ts: int, known: Sequence[ReadChunk], row_id: str
     ) -> None:
         self._load = load
         self._lock = threading.Lock()
@@ -54,7 +54,7 @@ class Ranges:
         self._unread: dict[int, int] = {}
         self.tables_read = 0
 
-    def take(self, link: Link) -> Range | None:
+    def take(self, link: Link) -> BootstrapRange | None:
         """The next range, its upper bound read through `link`; None when no range is left. Raises Permanent."""
         with self._lock:
             while self._left:
@@ -66,7 +66,7 @@ class Ranges:
                 self._note_if_read(table.definition.id)
             return None
 
-    def end(self, given: Range) -> None:
+    def end(self, given: BootstrapRange) -> None:
         """Mark `given` as read and recorded."""
         with self._lock:
             self._open.discard(given.first_ts)
@@ -84,7 +84,7 @@ class Ranges:
     def _note_if_read(self, table_id: int) -> None:
         self.tables_read += not self._unread.get(table_id, 0)
 
-    def _take_from(self, table: SourceTable, chunks: Chunks, link: Link) -> Range | None:
+    def _take_from(self, table: BootstrapTable, chunks: Chunks, link: Link) -> BootstrapRange | None:
         table_id = table.definition.id
         while (before := self._known.pop((table_id, chunks.low), None)) is not None:
             chunks.pass_over(before.high)
@@ -103,9 +103,9 @@ class Ranges:
             )
         self._open.add(first)
         self._unread[table_id] = self._unread.get(table_id, 0) + 1
-        return Range(table, chunk.where, chunk.low, chunk.high, first, self._next_ts - 1)
+        return BootstrapRange(table, chunk.where, chunk.low, chunk.high, first, self._next_ts - 1)
 
 
-def _build_chunks(table: SourceTable, rows: int, row_id: str) -> Chunks:
+def _build_chunks(table: BootstrapTable, rows: int, row_id: str) -> Chunks:
     own = table.definition.pk_is_handle or table.definition.is_common_handle
     return Chunks(table.name, table.definition, rows, "" if own else row_id)

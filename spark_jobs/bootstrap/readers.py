@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TypeAlias
 
-from binlake.lake.baseload import Chunk
+from binlake.lake.baseload import LoadedRange
 from binlake.lake.tables import BINLOG
 from binlake.mysqlbinlog.tablerows.link import Link
-from binlake.spark_jobs.bootstrap.ranges import Range, Ranges
+from binlake.spark_jobs.bootstrap.ranges import BootstrapRange, BootstrapRanges
 from binlake.spark_jobs.bootstrap.reading import read_range
 from binlake.spark_jobs.bootstrap.source import SnapshotSource
 from binlake.spark_jobs.job.context import StageContext
 
-Read: TypeAlias = tuple[Range, Chunk]
+Read: TypeAlias = tuple[BootstrapRange, LoadedRange]
 
 _WAITING = 2
 """Finished ranges per reader that may wait to be recorded."""
@@ -30,7 +30,7 @@ class _Stopped(Exception):
 class Readers:
     """`source.snapshot.threads` threads that read `ranges`; a context manager, which ends them."""
 
-    def __init__(self, source: SnapshotSource, ranges: Ranges, version: int, ctx: StageContext) -> None:
+    def __init__(self, source: SnapshotSource, ranges: BootstrapRanges, version: int, ctx: StageContext) -> None:
         self._source = source
         self._ranges = ranges
         self._version = version

@@ -16,7 +16,7 @@ from binlake.base import rowhash
 from binlake.base.lakecolumns import Binlog
 from binlake.base.rowhash import Fold
 from binlake.errors import Permanent
-from binlake.lake.baseload import Chunk
+from binlake.lake.baseload import LoadedRange
 from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG, parse_schema
 from binlake.mysqlbinlog.rowimage.transactions import encode_inserts
@@ -25,7 +25,7 @@ from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, group_into_bloc
 from binlake.mysqlbinlog.tablerows.rowtexts import select_columns
 from binlake.mysqlbinlog.tablerows.textrows import query_rows
 from binlake.rows.codec.encode import encode_commit_binlog
-from binlake.spark_jobs.bootstrap.ranges import Range
+from binlake.spark_jobs.bootstrap.ranges import BootstrapRange
 from binlake.spark_jobs.tables.landed import DIGEST_COLUMNS
 from binlake.statements.literal import quote_qualified_name
 
@@ -47,7 +47,7 @@ class _RangeTotals:
     folds: list[Fold] = field(default_factory=list)
 
 
-def read_range(link: Link, given: Range, version: int, folder: str) -> Chunk:
+def read_range(link: Link, given: BootstrapRange, version: int, folder: str) -> LoadedRange:
     """Write the rows of `given` into `folder`, that of the table `binlog`, with the schema version `version`.
 
     Raises pymysql's errors, SourceUnavailable, Permanent, OSError; after an error no file is left.
@@ -55,7 +55,7 @@ def read_range(link: Link, given: Range, version: int, folder: str) -> Chunk:
     counted = _RangeTotals()
     parts = write_parts(folder, BINLOG, _read_batches(link, given, version, counted))
     definition = given.table.definition
-    return Chunk(
+    return LoadedRange(
         definition.id, definition.db, definition.name, given.low, given.high, given.first_ts, given.last_ts,
         counted.rows, counted.transactions, counted.bytes, rowhash.merge_folds(counted.folds), tuple(parts),
     )  # fmt: skip
@@ -79,7 +79,7 @@ def build_binlog_table(rows: list[tuple[int, int, bytes]], kind: str, version: i
     return pa.Table.from_arrays([pa.array(columns[kind.name], kind.type) for kind in _SCHEMA], schema=_SCHEMA)
 
 
-def _read_batches(link: Link, given: Range, version: int, counted: _RangeTotals) -> Iterator[pa.Table]:
+def _read_batches(link: Link, given: BootstrapRange, version: int, counted: _RangeTotals) -> Iterator[pa.Table]:
     gathered: list[tuple[int, int, bytes]] = []
     size = 0
     for commit_ts, payload in _read_transactions(link, given, version, counted):
@@ -100,7 +100,9 @@ def _build_table(rows: list[tuple[int, int, bytes]], version: int, counted: _Ran
     return table
 
 
-def _read_transactions(link: Link, given: Range, version: int, counted: _RangeTotals) -> Iterator[tuple[int, bytes]]:
+def _read_transactions(
+    link: Link, given: BootstrapRange, version: int, counted: _RangeTotals
+) -> Iterator[tuple[int, bytes]]:
     """(commit_ts, payload) of each transaction of the range."""
     definition, commit_ts = given.table.definition, given.first_ts
     writer = BlockWriter(definition)

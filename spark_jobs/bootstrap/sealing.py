@@ -14,7 +14,7 @@ import structlog
 
 from binlake.base import rowhash
 from binlake.feed.state import list_begins
-from binlake.lake.baseload import BaseLoad, Chunk
+from binlake.lake.baseload import BaseLoad, LoadedRange
 from binlake.lake.continuity import LANDED_TABLES, VERSIONS, read_versions
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG
@@ -38,7 +38,7 @@ class Sealer:
         self._cluster_id = cluster_id
         self._load = load
         self._sealed = sealed
-        self._waiting: list[Chunk] = []
+        self._waiting: list[LoadedRange] = []
         self.windows = 0
         self._most_bytes = PIECE_BYTES if ctx.most_bytes == 0 else ctx.most_bytes
 
@@ -60,7 +60,7 @@ class Sealer:
         overwrite(table, paths, BINLOG, f"commit_ts > {load.from_ts}", self._build_note(bounds))
         self._seal(bounds, measure_landed(table), 0.0)
 
-    def add(self, chunks: Sequence[Chunk], complete_below: int) -> None:
+    def add(self, chunks: Sequence[LoadedRange], complete_below: int) -> None:
         """Add `chunks` that were read; seal the windows that are full and lie entirely below `complete_below`."""
         self._waiting = sorted([*self._waiting, *chunks], key=lambda chunk: chunk.first_ts)
         while (full := self._find_full_window(complete_below)) is not None:
@@ -71,7 +71,7 @@ class Sealer:
         if self.lo < self._load.base_ts:
             self._seal_chunks(self._waiting, self._load.base_ts)
 
-    def _find_full_window(self, complete_below: int) -> list[Chunk] | None:
+    def _find_full_window(self, complete_below: int) -> list[LoadedRange] | None:
         size = 0
         for number, chunk in enumerate(self._waiting):
             if chunk.last_ts >= complete_below:
@@ -81,7 +81,7 @@ class Sealer:
                 return self._waiting[: number + 1]
         return None
 
-    def _seal_chunks(self, chunks: Sequence[Chunk], hi: int) -> None:
+    def _seal_chunks(self, chunks: Sequence[LoadedRange], hi: int) -> None:
         began, bounds, paths = time.monotonic(), Bounds(self.lo, hi), self._ctx.paths
         # An attempt that died before the seal may have committed these files: Delta counts a file added twice once.
         parts = [part for chunk in chunks for part in chunk.parts]

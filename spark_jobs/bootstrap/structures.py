@@ -39,7 +39,7 @@ class DefinitionsDiffer(Transient):
 
 
 @dataclass(frozen=True)
-class SourceTable:
+class BootstrapTable:
     """A table to load; `create`: its CREATE statement, `estimated`: the server's estimate of its row count."""
 
     definition: TableDef
@@ -62,7 +62,7 @@ class Structures:
 
     state: SchemaState
     databases: tuple[tuple[DbInfo, str], ...]
-    tables: tuple[SourceTable, ...]
+    tables: tuple[BootstrapTable, ...]
     sequences: tuple[tuple[TableDef, str], ...] = ()
     left_out: tuple[str, ...] = ()
 
@@ -97,7 +97,7 @@ def read_structures(source: TidbSource, link: Link, ts: int, rules: Rules) -> St
     _compare(tables, _read_shapes(link), rules)
     estimates = {(row[0], row[1]): int(row[2] or 0) for row in ask(link, _ROWS)}
     source_tables = tuple(
-        SourceTable(
+        BootstrapTable(
             table,
             _create(link, "TABLE", quote_qualified_name(table.db, table.name)),
             estimates.get((table.db, table.name), 0),

@@ -23,7 +23,7 @@ from binlake.config import load_replication
 from binlake.errors import ConfigError
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion
-from binlake.lake.transactions import Passages, Transaction
+from binlake.lake.transactions import LandedTransaction, Passages
 from binlake.lake.windowlog import WindowLog
 from binlake.rules import Rules
 from binlake.spark_jobs.commands.views import ENGINES, create_views, render_history_query, render_table_query
@@ -239,7 +239,7 @@ def _run_transaction(paths: LakePaths, args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_transaction(transaction: Transaction) -> None:
+def _print_transaction(transaction: LandedTransaction) -> None:
     shown = transaction.to_dict()
     print(
         f"{transaction.kind} committed {shown['commit_ts']} ({shown['commit_time']}), started {shown['start_ts']}, "

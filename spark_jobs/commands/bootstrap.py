@@ -20,7 +20,7 @@ from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError, SourceUnavailable
 from binlake.lake.baseload import BaseLoad
 from binlake.rpc import Tls
-from binlake.spark_jobs.bootstrap.loading import Loader, Progress
+from binlake.spark_jobs.bootstrap.loading import BootstrapLoader, BootstrapProgress
 from binlake.spark_jobs.job.arguments import DEFAULT_MASTER, add_where, parse_moment
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.opening import build_context
@@ -32,7 +32,7 @@ from binlake.target.commands.bootstrap import (
     LOADED,
     STATUS_PATH,
     Bootstrap,
-    Load,
+    SourceLoad,
     follow_bootstrap,
 )
 
@@ -118,7 +118,7 @@ def load_tidb(ctx: StageContext, until: str, show: Callable[[Bootstrap], None], 
     """
     shown: list[Bootstrap] = []
 
-    def show_step(progress: Progress) -> None:
+    def show_step(progress: BootstrapProgress) -> None:
         state = Bootstrap("loading", (_load_of(progress.load, progress.rows, progress.tables_read),))
         if not shown or shown[-1] != state:
             shown[:] = [state]
@@ -127,7 +127,7 @@ def load_tidb(ctx: StageContext, until: str, show: Callable[[Bootstrap], None], 
     def apply(bounds: Bounds) -> None:
         run_landed(ctx, bounds)
 
-    load = Loader(ctx, show_step, apply if until == APPLIED else lambda _: None).load(at_ts)
+    load = BootstrapLoader(ctx, show_step, apply if until == APPLIED else lambda _: None).load(at_ts)
     if until == APPLIED and (_read_applied_ts(ctx) or 0) < load.base_ts:
         # An earlier attempt died after a seal, or was run only until the lake had the rows.
         run_landed(ctx, Bounds(*ctx.windows.list_landed()[-1]))
@@ -144,10 +144,10 @@ def _read_applied_ts(ctx: StageContext) -> int | None:
     return None if manifest is None else read_checkpoint_ts(ctx.replication, manifest.cluster_id)
 
 
-def _load_of(load: BaseLoad, rows: int, tables_read: int) -> Load:
+def _load_of(load: BaseLoad, rows: int, tables_read: int) -> SourceLoad:
     state = "done" if load.done else "reading"
     estimated = max(load.rows_estimated, rows)
-    return Load(TIDB, state, rows, estimated, load.tables, tables_read, load.from_ts, load.base_ts)
+    return SourceLoad(TIDB, state, rows, estimated, load.tables, tables_read, load.from_ts, load.base_ts)
 
 
 def _has_feeder(replication: Replication) -> bool:

@@ -12,7 +12,7 @@ from functools import partial
 from binlake.base.extras import find_version
 from binlake.base.jvm import list_delta_jars
 from binlake.base.reachability import require_spark
-from binlake.health.doctor.model import Check, Finding, Patient, explain_error, judge
+from binlake.health.doctor.model import Check, DoctorLine, Patient, explain_error, judge
 from binlake.spark_jobs.commands.preflight import build_feed_reports, build_reports_of
 
 _OLDEST_JAVA = 17
@@ -29,27 +29,29 @@ def list_checks(patient: Patient) -> list[Check]:
     ]
 
 
-def _check_tables(patient: Patient) -> Iterator[Finding]:
+def _check_tables(patient: Patient) -> Iterator[DoctorLine]:
     """As `binlake preflight`."""
     replication = patient.unlocked
     if replication.target is None:
-        yield Finding("tables", "not applicable", "this replication has no SQL target")
+        yield DoctorLine("tables", "not applicable", "this replication has no SQL target")
         return
     reports = build_reports_of(replication, replication.target)
     preflight = f"binlake preflight --replication {patient.file}"
     for report in reports:
         name = f"{report.db}.{report.table}"
         if report.verdict in ("refused", "missing"):
-            yield Finding("tables", "failure", f"{name} is {report.verdict}: {'; '.join(report.refusals)}", preflight)
+            yield DoctorLine(
+                "tables", "failure", f"{name} is {report.verdict}: {'; '.join(report.refusals)}", preflight
+            )
         elif report.warnings:
-            yield Finding("tables", "warning", f"{name}: {'; '.join(report.warnings)}", preflight)
+            yield DoctorLine("tables", "warning", f"{name}: {'; '.join(report.warnings)}", preflight)
     yield judge("tables", bool(reports), f"{len(reports)} tables compared", "binlake feeder status", "warning")
 
 
-def _check_feeds(patient: Patient) -> Iterator[Finding]:
+def _check_feeds(patient: Patient) -> Iterator[DoctorLine]:
     """Tables, brokers and registry, as `binlake preflight`."""
     if not patient.replication.feed:
-        yield Finding("feeds", "not applicable", "this replication has no feed")
+        yield DoctorLine("feeds", "not applicable", "this replication has no feed")
         return
     for report in build_feed_reports(patient.unlocked):
         for error in report.refused:
@@ -57,36 +59,36 @@ def _check_feeds(patient: Patient) -> Iterator[Finding]:
                 report.feed, error, f"binlake changefeed query --replication {patient.file} -c {report.feed}"
             )
         for text in report.warnings:
-            yield Finding(report.feed, "warning", text, f"binlake preflight --replication {patient.file}")
+            yield DoctorLine(report.feed, "warning", text, f"binlake preflight --replication {patient.file}")
         if not report.refused:
-            yield Finding(report.feed, "ok", f"{len(report.topics)} tables, its servers answer")
+            yield DoctorLine(report.feed, "ok", f"{len(report.topics)} tables, its servers answer")
 
 
-def _check_spark(patient: Patient) -> Iterator[Finding]:
+def _check_spark(patient: Patient) -> Iterator[DoctorLine]:
     if patient.remote:
-        yield Finding("server", "ok", f"listens at {require_spark(patient.remote)}")
+        yield DoctorLine("server", "ok", f"listens at {require_spark(patient.remote)}")
         return
     text = f"its address is Airflow's connection {patient.replication.airflow.spark_conn_id}"
-    yield Finding("server", "not applicable", text, "--remote sc://host:port")
+    yield DoctorLine("server", "not applicable", text, "--remote sc://host:port")
 
 
-def _check_java(patient: Patient) -> Iterator[Finding]:
+def _check_java(patient: Patient) -> Iterator[DoctorLine]:
     """Java and the Delta jars, for a Spark that begins on this machine."""
     if patient.remote or not find_version("pyspark"):
-        yield Finding("Java", "not applicable", "no Spark begins on this machine")
+        yield DoctorLine("Java", "not applicable", "no Spark begins on this machine")
         return
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None or not os.path.exists(java):
-        yield Finding(
+        yield DoctorLine(
             "Java", "failure", f"there is none at {java or 'PATH'}", f"install Java {_OLDEST_JAVA}, or set JAVA_HOME"
         )
     else:
         yield judge_java(java)
-    yield Finding("Delta", "ok", f"{len(list_delta_jars())} jars")
+    yield DoctorLine("Delta", "ok", f"{len(list_delta_jars())} jars")
 
 
-def judge_java(java: str) -> Finding:
+def judge_java(java: str) -> DoctorLine:
     """Whether the program `java` is new enough for Spark."""
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     # Before it a JVM names the options that it was given by the environment.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import xxhash
 
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
 from binlake.extras.changefeed.section import build_section, dump_section_keys
@@ -58,7 +58,7 @@ def emit(ctx: StageContext, name: str, lo: int, hi: int, to: Destination) -> lis
     return [StageResult("emit", "done", lo, hi, rows, seconds, detail=detail)]
 
 
-def build_temporary_feed(feed: Feed, lo: int, hi: int, to: Destination) -> Feed:
+def build_temporary_feed(feed: FeedSection, lo: int, hi: int, to: Destination) -> FeedSection:
     """The temporary feed that sends the range. Raises ConfigError if the feed's own files already hold the range."""
     if feed.sink.storage is not None and not to.sink_uri:
         raise ConfigError(
@@ -74,7 +74,7 @@ def build_temporary_feed(feed: Feed, lo: int, hi: int, to: Destination) -> Feed:
     )
 
 
-def _with_feed(replication: Replication, feed: Feed) -> Replication:
+def _with_feed(replication: Replication, feed: FeedSection) -> Replication:
     return replication.model_copy(update={"feed": (*replication.feed, feed)})
 
 

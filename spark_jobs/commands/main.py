@@ -25,7 +25,7 @@ from binlake.pipeline import BY_NAME, FEED
 from binlake.spark_jobs.commands.recover import recover
 from binlake.spark_jobs.job.arguments import DEFAULT_MASTER, add_job, add_where, parse_commit_ts, parse_start_ts
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
-from binlake.spark_jobs.job.following import Pace, run_windows, wait_for_caller
+from binlake.spark_jobs.job.following import WindowPace, run_windows, wait_for_caller
 from binlake.spark_jobs.job.opening import build_session_factory
 from binlake.spark_jobs.job.results import (
     MORE,
@@ -107,7 +107,7 @@ def _run_windows(args: argparse.Namespace) -> Sequence[StageResult]:
         log.info("window_ended", hi=str(results[-1].hi))
 
     # The configuration is read again for each window: a change takes effect at the next one (DESIGN 2).
-    pace = Pace(args.run_for, args.run_every)
+    pace = WindowPace(args.run_for, args.run_every)
     return run_windows(lambda: _run_one(args), report, pace, wait=wait_for_caller)
 
 

@@ -32,7 +32,7 @@ from binlake.lake.continuity import require_all_windows
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.members import MemberTable
 from binlake.lake.opentable import load_table
-from binlake.lake.parts import Part, write_parts
+from binlake.lake.parts import TablePart, write_parts
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import (
@@ -219,7 +219,7 @@ class LayOutTask:
     folder: str
     day: str
 
-    def __call__(self, rows: OrderedRows) -> list[Part]:
+    def __call__(self, rows: OrderedRows) -> list[TablePart]:
         """Raises OSError, LostRange."""
         names = [name for name in self.table.list_column_names() if name != History.COMMIT_DATE]
         undated = pa.Table.from_batches(rows.read(names, [History.COMMIT_TS]))
@@ -227,7 +227,7 @@ class LayOutTask:
         return write_clustered(self.folder, self.table, undated.append_column(History.COMMIT_DATE, day))
 
 
-def write_clustered(folder: str, table: LakeTable, rows: pa.Table) -> list[Part]:
+def write_clustered(folder: str, table: LakeTable, rows: pa.Table) -> list[TablePart]:
     """Write `rows` of one day to a file of `folder`, sorted by `clustered_by`, in row groups of GROUP_BYTES."""
     kinds = parse_schema(table.build_spark_schema())
     ordered = rows.sort_by([(name, "ascending") for name in table.clustered_by]).combine_chunks()

@@ -20,7 +20,7 @@ from binlake.base.arguments import add_output
 from binlake.base.exitstatus import Exit
 from binlake.base.terminal import print_table
 from binlake.config import load_replication
-from binlake.config.model import Replication, Target
+from binlake.config.model import Replication, TargetSection
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.feed.checks import FeedReport, check_tables, find_connection_problems, read_landed_tables
 from binlake.lake.paths import LakePaths
@@ -71,7 +71,7 @@ class PreflightCommand:
         return 1 if is_refused or any(feed.refused for feed in feeds) else 0
 
 
-def build_reports_of(replication: Replication, target: Target) -> list[TableReport]:
+def build_reports_of(replication: Replication, target: TargetSection) -> list[TableReport]:
     """A report for each table that the source has or will have."""
     known = _read_tables(replication)
     tables, newest = list_tables(replication, known.at_start), list_tables(replication, known.newest)

@@ -16,7 +16,7 @@ import structlog
 
 from binlake.base.lakecolumns import OfSegment, Statement
 from binlake.config import Replication
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, ImmutableWindow
 from binlake.lake.dataset import open_dataset
 from binlake.lake.opentable import load_table, open_table
@@ -183,7 +183,7 @@ def _require_other(live: Replication, ctx: StageContext) -> None:
         )
 
 
-def _get_target_address(target: Target) -> tuple[str, int, str]:
+def _get_target_address(target: TargetSection) -> tuple[str, int, str]:
     return target.host, target.port, target.checkpoint_schema
 
 

@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 from binlake.base.arguments import add_output
 from binlake.config import Replication, load_replication
-from binlake.config.model import Relay
+from binlake.config.model import RelaySection
 from binlake.errors import CheckpointConflict, ConfigError, LostRange
 from binlake.lake.paths import LakePaths
 from binlake.spark_jobs.job.arguments import add_job, add_where
 from binlake.spark_jobs.job.outcomes import run_and_report
 from binlake.spark_jobs.job.results import Bounds, StageResult
 from binlake.target.recover import (
-    Verdict,
+    RecoverVerdict,
     describe_exceptions,
     finish_from_relay,
     is_consistent,
     judge_recovery,
     require_consistent,
 )
-from binlake.window.lineage import LineageTable, Table, build_lineage
+from binlake.window.lineage import KnownTable, LineageTable, build_lineage
 from binlake.window.manifest import format_window_name
 
 if TYPE_CHECKING:
@@ -110,12 +110,12 @@ def recover(
 
 
 def _from_lake(
-    replication: Replication, verdict: Verdict, build_own_context: ContextBuilder, *, roll_forward: bool
+    replication: Replication, verdict: RecoverVerdict, build_own_context: ContextBuilder, *, roll_forward: bool
 ) -> list[StageResult]:
     from binlake.spark_jobs.job.runner import run_stage
 
     # The lake is the durable copy: relay files would add nothing to an open window, and their folder may be gone.
-    ctx = build_own_context(replication.model_copy(update={"relay": Relay()}))
+    ctx = build_own_context(replication.model_copy(update={"relay": RelaySection()}))
     results, reached = [], verdict.commit_ts
     if verdict.window is not None:
         results.append(run_stage("finalize", ctx, Bounds(*verdict.window)))
@@ -152,7 +152,9 @@ def _roll_forward(ctx: StageContext, reached: int) -> list[StageResult]:
     return results + run_sink(ctx, SINK_STAGES, Bounds(reached, landed))
 
 
-def _from_relay(replication: Replication, verdict: Verdict, log_dir: str, *, roll_forward: bool) -> list[StageResult]:
+def _from_relay(
+    replication: Replication, verdict: RecoverVerdict, log_dir: str, *, roll_forward: bool
+) -> list[StageResult]:
     if roll_forward:
         raise LostRange(
             "the lake does not exist at its path, so no landed window can be applied",
@@ -170,11 +172,11 @@ def _from_relay(replication: Replication, verdict: Verdict, log_dir: str, *, rol
     detail |= {"ddl": applied.ddls, "modes": applied.modes}
     state = "done" if applied.state == "applied" else applied.state
     # Relay files contain statements with table names, but no definitions of the source.
-    detail |= build_lineage(wrote=(LineageTable(Table(*name)) for name in sorted(applied.tables)))
+    detail |= build_lineage(wrote=(LineageTable(KnownTable(*name)) for name in sorted(applied.tables)))
     return [StageResult("finalize", state, applied.lo, applied.hi, applied.rows, applied.seconds, "", detail)]
 
 
-def _require_open(verdict: Verdict) -> tuple[int, int]:
+def _require_open(verdict: RecoverVerdict) -> tuple[int, int]:
     if verdict.window is None:
         raise CheckpointConflict(
             "the target is not consistent, and this replication has no window open there",

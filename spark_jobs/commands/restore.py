@@ -17,7 +17,7 @@ import structlog
 from binlake.audit.audit import Audit
 from binlake.base.arguments import add_output
 from binlake.config import Replication, load_replication
-from binlake.config.model import Relay
+from binlake.config.model import RelaySection
 from binlake.errors import CheckpointConflict, ConfigError, LostRange
 from binlake.extras.reparo.command import open_data
 from binlake.extras.reparo.restore import restore as replay_files
@@ -32,7 +32,7 @@ from binlake.spark_jobs.job.opening import build_context
 from binlake.spark_jobs.job.outcomes import run_and_report, show_results
 from binlake.spark_jobs.job.runner import run_sink
 from binlake.spark_jobs.tables.pinned import read_cluster_id, read_target_position
-from binlake.target.base.load import Base, BaseTask, find_base, load_base
+from binlake.target.base.load import BaseDump, BaseTask, find_base, load_base
 from binlake.target.commands.checkpoint import read_stored_checkpoint, set_checkpoint
 from binlake.window.cuts import require_outside_ddl
 from binlake.window.manifest import format_window_name
@@ -111,7 +111,7 @@ def restore_from_base(ctx: StageContext, base: str | None, base_ts: int | None, 
         if base.isdecimal():
             _set_base(ctx, landed, commit_ts)
         else:
-            dump = Base(Path(base), commit_ts)
+            dump = BaseDump(Path(base), commit_ts)
             results.append(_load(ctx.replication, dump, read_cluster_id(ctx, landed)))
             loaded = dump.dump.tables
     results += restore(ctx, to)
@@ -163,7 +163,7 @@ def restore(ctx: StageContext, to: int | None = None) -> list[StageResult]:
             hint="give a commit_ts or time within the landed range; `binlake window list` shows its windows",
         )
     # The lake is the durable copy, so no relay files are written here; those belong to the scheduled sync.
-    ctx = replace(ctx, replication=ctx.replication.model_copy(update={"relay": Relay()}))
+    ctx = replace(ctx, replication=ctx.replication.model_copy(update={"relay": RelaySection()}))
     reached = _find_reached_ts(ctx, Bounds(landed.lo, last))
     if reached == last:
         return [StageResult("restore", "already", last, last, detail={"reason": "the target is at that commit_ts"})]
@@ -235,7 +235,7 @@ def _set_base(ctx: StageContext, landed: Bounds, base: int) -> None:
         set_checkpoint(ctx.replication, target, cluster_id, base)
 
 
-def _load(replication: Replication, base: Base, cluster: int) -> StageResult:
+def _load(replication: Replication, base: BaseDump, cluster: int) -> StageResult:
     target = replication.require_sql_target(hint="add a section [target], or give --into")
     done = load_base(target, BaseTask.of(replication, cluster), base)
     state = "done" if done.state == "applied" else done.state

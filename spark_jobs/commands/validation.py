@@ -15,7 +15,7 @@ from binlake.base.redaction import are_row_values_shown, redact_key
 from binlake.base.terminal import print_table
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError
-from binlake.extras.validation.ledger import LOCK, Entry, Ledger, Status
+from binlake.extras.validation.ledger import LOCK, Status, ValidationEntry, ValidationLedger
 from binlake.extras.validation.run import MANUAL_STAGE, STAGE, list_errors
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
@@ -66,19 +66,19 @@ class ValidationCommand:
         if args.action == "status":
             _show_status(replication, args.output)
         elif args.action == "show":
-            _show_errors(Ledger(LakePaths.of(replication)).list_entries(_SHOWN[args.status]), args.output)
+            _show_errors(ValidationLedger(LakePaths.of(replication)).list_entries(_SHOWN[args.status]), args.output)
         else:
             _show_errors(change_errors(replication, args.action, None if args.all else args.error), args.output)
         return 0
 
 
-def change_errors(replication: Replication, action: str, numbers: Sequence[int] | None) -> list[Entry]:
+def change_errors(replication: Replication, action: str, numbers: Sequence[int] | None) -> list[ValidationEntry]:
     """Ignore, resolve or clear errors, by number or (None) all; returns the changed ones. Raises ConfigError."""
     paths = LakePaths.of(replication)
     if not WindowLog(paths).exists():
         raise ConfigError("the lake is empty", hint="run the replication's first window")
     with hold_lake_lock(paths, LOCK):
-        ledger = Ledger(paths)
+        ledger = ValidationLedger(paths)
         if action == "clear":
             changed = ledger.clear(numbers)
         else:
@@ -88,7 +88,7 @@ def change_errors(replication: Replication, action: str, numbers: Sequence[int] 
     return changed
 
 
-def _record(windows: WindowLog, ledger: Ledger, action: str, changed: Sequence[Entry]) -> None:
+def _record(windows: WindowLog, ledger: ValidationLedger, action: str, changed: Sequence[ValidationEntry]) -> None:
     """Record a manual change of errors as an event, so that no error leaves the ledger without a trace."""
     reached = windows.find_greatest_hi(STAGE) or 0
     detail = {
@@ -106,7 +106,7 @@ def _record(windows: WindowLog, ledger: Ledger, action: str, changed: Sequence[E
 def read_status(replication: Replication) -> dict[str, Any]:
     """The outcome of the last run, and the counts of the ledger."""
     paths = LakePaths.of(replication)
-    ledger = Ledger(paths)
+    ledger = ValidationLedger(paths)
     last = WindowLog(paths).read_last_events((STAGE,), 1)
     event = last[0] if last else None
     return {
@@ -136,7 +136,7 @@ def _show_status(replication: Replication, output: str) -> None:
     print(", ".join(f"{status[name]:,} {name}" for name in ("pending", "new", "ignored", "resolved")))
 
 
-def _show_errors(entries: Sequence[Entry], output: str) -> None:
+def _show_errors(entries: Sequence[ValidationEntry], output: str) -> None:
     clear = are_row_values_shown() or sys.stdout.isatty()
     if output == "json":
         print(json.dumps([build_error_view(entry, clear=clear) for entry in entries]))
@@ -151,7 +151,7 @@ def _show_errors(entries: Sequence[Entry], output: str) -> None:
     )
 
 
-def build_error_view(entry: Entry, *, clear: bool) -> dict[str, Any]:
+def build_error_view(entry: ValidationEntry, *, clear: bool) -> dict[str, Any]:
     """An entry for text and JSON output; `clear`: with the row's key and values, else only with a hash of the key."""
     view: dict[str, Any] = {
         "number": entry.number, "status": entry.status, "against": entry.against, "table": f"{entry.db}.{entry.table}",

@@ -35,8 +35,8 @@ from binlake.spark_jobs.job.lineage import describe_table
 from binlake.spark_jobs.job.outcomes import DIFFERENT, PARTIAL, run_and_report, show_results
 from binlake.spark_jobs.job.results import StageResult
 from binlake.statements import BatchLimits
-from binlake.target.session.session import Session
-from binlake.window.lineage import LineageTable, Table, build_lineage
+from binlake.target.session.session import TargetSession
+from binlake.window.lineage import KnownTable, LineageTable, build_lineage
 
 log = structlog.get_logger(__name__)
 
@@ -173,7 +173,7 @@ def run_verify(
 def write_fixes(replication: Replication, verification: Verification, path: Path) -> FixFile:
     """Write the statements that remove the listed differences."""
     target = replication.require_sql_target()
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         limits = BatchLimits.of(target.batch_rows, session.fetch_max_packet())
     tables = list_tables_at(replication, LakePaths.of(replication), verification.commit_ts)
     batches = build_fix_batches([table.expected for table in tables], verification.differences, target.db_type, limits)
@@ -194,7 +194,7 @@ def repair_lineage(done: Repaired) -> dict[str, Any]:
     """The lineage of a repair: the tables it wrote, and all tables it compared with the lake."""
     return build_lineage(
         wrote=(describe_table(done.looked[name]) for name in sorted(done.written)),
-        read=(LineageTable(Table(*name)) for name in sorted(done.looked)),
+        read=(LineageTable(KnownTable(*name)) for name in sorted(done.looked)),
     )
 
 
@@ -249,7 +249,7 @@ def _build_result(verification: Verification) -> StageResult:
 
 
 def _build_lineage_table(table: VerifiedTable) -> LineageTable:
-    return LineageTable(Table(*table.name), (), [Table(*name) for name in table.sources])
+    return LineageTable(KnownTable(*table.name), (), [KnownTable(*name) for name in table.sources])
 
 
 def _is_all_listed(result: StageResult) -> bool:

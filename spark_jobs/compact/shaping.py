@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import closing
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.ddl.shapes import Shapes, TableShape
 from binlake.rows.schema import TableDef
 from binlake.spark_jobs.tables.sinks import SinkWindow
-from binlake.target import Session
+from binlake.target import TargetSession
 from binlake.target.definitions.definitions import expect_tables, read_definitions
 from binlake.target.definitions.forms import Name
 from binlake.target.definitions.shape import derive_shape, find_option
 
 
-def read_shapes(target: Target, window: SinkWindow, touched: Iterable[Name]) -> Shapes:
+def read_shapes(target: TargetSection, window: SinkWindow, touched: Iterable[Name]) -> Shapes:
     """The present shapes at the target (which is at the window's lo) of tables that the window's rows or DDL touch."""
     if not may_differ(target):
         return Shapes()
@@ -29,19 +29,19 @@ def read_shapes(target: Target, window: SinkWindow, touched: Iterable[Name]) -> 
     return Shapes(_read(target, wanted))
 
 
-def may_differ(target: Target) -> bool:
+def may_differ(target: TargetSection) -> bool:
     """True when the configuration allows a table of the target to have another shape."""
     return target.sync_mode == 2 or any(option.preserve for option in target.tables)
 
 
-def _is_preserved(target: Target, table: TableDef) -> bool:
+def _is_preserved(target: TargetSection, table: TableDef) -> bool:
     option = find_option(target, (table.db, table.name))
     return option is not None and option.preserve
 
 
-def _read(target: Target, tables: list[TableDef]) -> dict[Name, TableShape]:
+def _read(target: TargetSection, tables: list[TableDef]) -> dict[Name, TableShape]:
     expected = expect_tables(tables, target.db_type)
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         actual = read_definitions(session, expected.names, target.db_type)
     shapes = {}
     for name, form in expected.tables.items():

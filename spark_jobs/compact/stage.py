@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from binlake.base import rowhash
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.ddl.definitions import (
     Cell,
     LandedDdl,
@@ -31,7 +31,7 @@ from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.spark_jobs.compact.shaping import may_differ, read_shapes
-from binlake.spark_jobs.engine.blocks import Store
+from binlake.spark_jobs.engine.blocks import RowStore
 from binlake.spark_jobs.engine.engine import Engine
 from binlake.spark_jobs.engine.lakerows import list_window_rows
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
@@ -41,7 +41,7 @@ from binlake.spark_jobs.tables.again import may_leave_out
 from binlake.spark_jobs.tables.baserows import BaseBlock, find_base_blocks
 from binlake.spark_jobs.tables.compacted import Compacted, read_sealed_before, was_derived
 from binlake.spark_jobs.tables.held import WindowChanges, read_window_changes
-from binlake.spark_jobs.tables.netchange import NetChange, count_groups, find_key_arrivals
+from binlake.spark_jobs.tables.netchange import WindowNetChange, count_groups, find_key_arrivals
 from binlake.spark_jobs.tables.netrows import HoldGroup, NetRows, WriteGroup
 from binlake.spark_jobs.tables.pinned import (
     compute_rows_digest,
@@ -62,7 +62,7 @@ from binlake.spark_jobs.tables.sinks import (
     require_merged,
 )
 from binlake.statements import BatchLimits
-from binlake.target import Position
+from binlake.target import TargetPosition
 from binlake.target.claim.aside import is_aside, may_pass_refused
 from binlake.window import waitingddl
 from binlake.window.cuts import find_end_before_refused, require_outside_ddl, require_pinned_cuts
@@ -90,7 +90,7 @@ def run(ctx: StageContext, bounds: Bounds, given: MergedWindow | DerivedAhead | 
     return _derive_window(ctx, bounds, target, position, given)
 
 
-def find_position_after(ctx: StageContext, window: Bounds) -> Position | None:
+def find_position_after(ctx: StageContext, window: Bounds) -> TargetPosition | None:
     """The target's position once `window` is applied; None if `window` is not the target's next one.
 
     Raises CheckpointConflict, TargetUnavailable.
@@ -100,7 +100,9 @@ def find_position_after(ctx: StageContext, window: Bounds) -> Position | None:
     return position.compute_after_window(ctx.replication.require_sql_target(), window.hi) if is_next else None
 
 
-def derive_ahead(ctx: StageContext, bounds: Bounds, position: Position, given: MergedWindow | None) -> StageResult:
+def derive_ahead(
+    ctx: StageContext, bounds: Bounds, position: TargetPosition, given: MergedWindow | None
+) -> StageResult:
     """Derive `change` of a window for a target that will be at `position`, without asking it.
 
     Raises CannotDeriveAhead, and as `run`.
@@ -122,8 +124,8 @@ def find_hottest(touched: Counter[SegmentTable]) -> list[tuple[str, int]]:
 def _derive_window(
     ctx: StageContext,
     bounds: Bounds,
-    target: Target,
-    position: Position,
+    target: TargetSection,
+    position: TargetPosition,
     given: MergedWindow | None,
     *,
     is_ahead: bool = False,
@@ -163,7 +165,7 @@ def _derive_window(
         if shared and is_ahead:
             raise CannotDeriveAhead("the target must be asked which keys of a shared table it has")
         shared_places = [place for place in applied if place.name in shared]
-        net = NetChange(
+        net = WindowNetChange(
             mutated.rows if mutated else [],
             _build_cells(window, derived),
             groups,
@@ -221,7 +223,9 @@ def _derive_window(
     return StageResult("compact", "done", wanted.lo, wanted.hi, rows, seconds, "", detail, compacted)
 
 
-def _read_sealed_shapes(ctx: StageContext, bounds: Bounds, target: Target, earlier: CompactManifest | None) -> Shapes:
+def _read_sealed_shapes(
+    ctx: StageContext, bounds: Bounds, target: TargetSection, earlier: CompactManifest | None
+) -> Shapes:
     """The shapes with which an open or passed window was sealed. Raises DamagedManifest."""
     if earlier is not None:
         return earlier.shapes
@@ -250,11 +254,11 @@ class _Run:
     """Where the window's tasks run, and where they put rows for each other."""
 
     engine: Engine
-    store: Store
+    store: RowStore
 
 
 def _build_renderer(
-    ctx: StageContext, window: SinkWindow, target: Target, position: Position, places: list[SegmentTable]
+    ctx: StageContext, window: SinkWindow, target: TargetSection, position: TargetPosition, places: list[SegmentTable]
 ) -> Renderer | None:
     """How convert will render the net changes of `places`; None if it needs more than their rows."""
     plain = position.forms == "plain"
@@ -267,7 +271,7 @@ def _write(
     ctx: StageContext,
     run: _Run,
     window: SinkWindow,
-    net: NetChange,
+    net: WindowNetChange,
     pinned: ApplyManifest | None,
     renderer: Renderer | None,
 ) -> tuple[int, NetRows | None, RenderedAhead | None]:
@@ -303,7 +307,7 @@ def _hold(
     ctx: StageContext,
     run: _Run,
     window: SinkWindow,
-    net: NetChange,
+    net: WindowNetChange,
     pinned: ApplyManifest | None,
     blocks: Sequence[BaseBlock] | None,
 ) -> NetRows:
@@ -330,7 +334,7 @@ def _build_cells(window: SinkWindow, places: list[SegmentTable]) -> list[Cell]:
 
 
 def _choose_window(
-    ctx: StageContext, bounds: Bounds, position: Position, target: Target, given: MergedWindow | None
+    ctx: StageContext, bounds: Bounds, position: TargetPosition, target: TargetSection, given: MergedWindow | None
 ) -> Bounds | None:
     """The sink's window for the landed window `bounds`; None if the target is past it without a sealed window."""
     if position.window is not None and position.window[0] < bounds.hi:
@@ -352,7 +356,7 @@ def _choose_window(
 
 
 def _find_waiting_ddl(
-    ctx: StageContext, window: Bounds, hi: int, target: Target, position: Position
+    ctx: StageContext, window: Bounds, hi: int, target: TargetSection, position: TargetPosition
 ) -> dict[str, object]:
     """The part of the detail that names the DDL before which `window` ends, also if it is open or passed already."""
     if window.hi >= hi:
@@ -362,7 +366,7 @@ def _find_waiting_ddl(
 
 
 def _end_before_refused(
-    ctx: StageContext, lo: int, hi: int, target: Target, position: Position
+    ctx: StageContext, lo: int, hi: int, target: TargetSection, position: TargetPosition
 ) -> tuple[int, LandedDdl | None]:
     """`hi`, or the end below the first DDL that convert would refuse: what is before it is applied, then it waits."""
     ddls = read_landed_ddls(ctx.paths, lo, hi)

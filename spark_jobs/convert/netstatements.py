@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from binlake.base.lakecolumns import Change
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.ddl.definitions import SegmentTable
 from binlake.lake.tables import CHANGE, STATEMENT
-from binlake.spark_jobs.engine.blocks import Store
+from binlake.spark_jobs.engine.blocks import RowStore
 from binlake.spark_jobs.engine.engine import Engine
 from binlake.spark_jobs.engine.exchange import Split, exchange
 from binlake.spark_jobs.engine.lakerows import list_window_rows
@@ -40,7 +40,7 @@ def render_net_statements(
     ctx: StageContext,
     engine: Engine,
     given: Compacted,
-    target: Target,
+    target: TargetSection,
     limits: BatchLimits,
     *,
     plain: bool,
@@ -90,7 +90,7 @@ def _render_blocks(
 
 
 def _list_groups(
-    ctx: StageContext, engine: Engine, store: Store, given: Compacted
+    ctx: StageContext, engine: Engine, store: RowStore, given: Compacted
 ) -> tuple[Sequence[Group], Mapping[SegmentTable, int]]:
     """(the rows of `change` by group, their number by place): from compact in this process, else from the lake.
 
@@ -117,7 +117,7 @@ class _SplitByGroup:
         return Split([(table, find_groups(table[Change.KEY], self.groups))], measure_sizes(table))
 
 
-def _require_segments(target: Target, sizes: Mapping[SegmentTable, int], window: str) -> None:
+def _require_segments(target: TargetSection, sizes: Mapping[SegmentTable, int], window: str) -> None:
     """Check that every segment fits into one transaction. Raises Permanent before anything is sealed (hazards R-30)."""
     if target.mode != "atomic":
         return

@@ -16,8 +16,8 @@ import pyarrow as pa
 from binlake.base.dialects import Dialect
 from binlake.base.lakecolumns import Mutation
 from binlake.changes.net import RowEvent
-from binlake.changes.ordered import Change, ChangeKeys, OrderedPlan, PlanOptions, RowForms
-from binlake.config.model import Target
+from binlake.changes.ordered import ChangeKeys, OrderedChange, OrderedPlan, PlanOptions, RowForms
+from binlake.config.model import TargetSection
 from binlake.ddl.definitions import SegmentTable, require_definition
 from binlake.errors import ConfigError
 from binlake.lake.mutations import find_touched_tables
@@ -44,7 +44,7 @@ _ALL = 1 << 62
 
 
 def render_ordered_statements(
-    ctx: StageContext, engine: Engine, given: Compacted, target: Target, limits: BatchLimits, *, safe: bool
+    ctx: StageContext, engine: Engine, given: Compacted, target: TargetSection, limits: BatchLimits, *, safe: bool
 ) -> Rendered:
     """The statements except the DDL."""
     window, bounds, starts = given.window, given.window.bounds, given.window.segments.starts
@@ -139,7 +139,7 @@ class Planner:
                 table = self.tables[SegmentTable(segment, *name)]
                 writers[name] = RowForms(table, self.dialect), ChangeKeys(table, self.dialect)
             forms, keys = writers[name]
-            yield from plan.add(Change(forms, event, keys.list_keys(event), self.safe))
+            yield from plan.add(OrderedChange(forms, event, keys.list_keys(event), self.safe))
         yield from plan.flush()
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import structlog
 
 from binlake.base import rowhash
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import CheckpointConflict, ImmutableWindow, TargetRefused
 from binlake.lake.opentable import open_table
 from binlake.lake.tables import CHANGE, STATEMENT
@@ -42,7 +42,7 @@ from binlake.spark_jobs.tables.sinks import SinkWindow, commit_note
 from binlake.spark_jobs.tables.statements import LakeStatements, build_statement_table, read_statements
 from binlake.statements import BatchLimits, StatementBatch
 from binlake.statements.digests import compute_digest_of_index
-from binlake.target import Session
+from binlake.target import TargetSession
 from binlake.target.apply.preflight import build_reports, find_stopping_reports, list_tables, require_fit
 from binlake.target.claim.aside import is_aside, may_pass_refused
 from binlake.target.definitions.definitions import digest_definitions, require_definitions
@@ -143,7 +143,7 @@ def _choose_forms(ctx: StageContext, given: Compacted) -> str:
 
 
 def _write(
-    ctx: StageContext, given: Compacted, ddls: list[StatementBatch], target: Target, *, plain: bool
+    ctx: StageContext, given: Compacted, ddls: list[StatementBatch], target: TargetSection, *, plain: bool
 ) -> tuple[str, pa.Table | None, tuple[int, ...]]:
     """Write the rows (which must match the pinned ones, if any), unless only this process needs them.
 
@@ -183,7 +183,7 @@ def _may_leave_out(ctx: StageContext, given: Compacted) -> bool:
 
 
 def _build_ddl_batches(
-    ctx: StageContext, window: SinkWindow, target: Target, aside: Collection[Name]
+    ctx: StageContext, window: SinkWindow, target: TargetSection, aside: Collection[Name]
 ) -> tuple[list[StatementBatch], int]:
     """(the DDL of each segment that has one, how many are left out: by the dialect, or for the operator to run)."""
     batches, skipped = [], 0
@@ -235,7 +235,7 @@ def _seal(ctx: StageContext, derived: Converted) -> tuple[ApplyManifest | None, 
     return manifest, not written or manifest != written[-1]
 
 
-def _check_before_first(ctx: StageContext, given: Compacted, target: Target) -> None:
+def _check_before_first(ctx: StageContext, given: Compacted, target: TargetSection) -> None:
     """Before a replication's first window, check all its tables, not only those that get rows. Raises Drift."""
     reports = build_reports(target, list_tables(ctx.replication, given.window.base))
     for report in reports:
@@ -245,7 +245,7 @@ def _check_before_first(ctx: StageContext, given: Compacted, target: Target) -> 
     require_fit(find_stopping_reports(target, reports, given.position.aside), {"window": given.window.bounds.window})
 
 
-def _require_compacted(compacted: CompactManifest, window: SinkWindow, target: Target) -> None:
+def _require_compacted(compacted: CompactManifest, window: SinkWindow, target: TargetSection) -> None:
     """Check that compact derived this window for this mode and these segments. Raises CheckpointConflict."""
     # Without this check an empty `change` would look like a window without changes.
     is_mode, is_cut = compacted.ordered == (target.mode == "ordered"), compacted.cuts == window.segments.starts
@@ -293,7 +293,7 @@ def _build_manifest(ctx: StageContext, derived: Converted) -> ApplyManifest:
     )
 
 
-def _digest_target_definitions(given: Compacted, statements: LakeStatements, target: Target) -> str:
+def _digest_target_definitions(given: Compacted, statements: LakeStatements, target: TargetSection) -> str:
     """Check the tables that get rows before the first DDL, and digest all tables that the window touches (R-13, R-18).
 
     Tables that are set aside are not checked; none is if finalize sets differing tables aside itself.
@@ -307,6 +307,6 @@ def _digest_target_definitions(given: Compacted, statements: LakeStatements, tar
         for name in checked
         if not is_aside(given.position.aside, name)
     ]
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         require_definitions(session, target, [table for table in with_rows if table is not None])
         return digest_definitions(session, names)

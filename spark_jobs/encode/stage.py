@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from binlake.base import rowhash
 from binlake.base.lakecolumns import Mutation
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.config.storage import BINLOG_FILES
 from binlake.ddl.definitions import Segments, WindowDefinitions
 from binlake.feed.events import count_unsent, encode_ddls, encode_watermarks
@@ -71,7 +71,7 @@ def run(ctx: StageContext, bounds: Bounds, name: str, given: MergedWindow | None
     return StageResult("encode", "done", windows[0].lo, windows[-1].hi, messages, seconds, "", detail)
 
 
-def list_next_windows(ctx: StageContext, feed: Feed, state: FeedState, bounds: Bounds) -> list[Bounds]:
+def list_next_windows(ctx: StageContext, feed: FeedSection, state: FeedState, bounds: Bounds) -> list[Bounds]:
     """The windows from the end of the feed's last one up to `bounds.hi` or the feed's end; empty if there are none.
 
     A new feed begins at its start-ts, or with the first window that was sealed for it. Landed windows are joined as
@@ -84,7 +84,7 @@ def list_next_windows(ctx: StageContext, feed: Feed, state: FeedState, bounds: B
     return _cut_by_bytes(ctx, lo, hi) if lo < hi else []
 
 
-def _find_begin(ctx: StageContext, feed: Feed, state: FeedState, bounds: Bounds) -> int:
+def _find_begin(ctx: StageContext, feed: FeedSection, state: FeedState, bounds: Bounds) -> int:
     """Where the feed begins: as recorded with a seal, or with `bounds` if it was configured after the last seal."""
     begin = find_begin(ctx.windows, feed.name, state)
     if begin is None:
@@ -105,7 +105,7 @@ def _cut_by_bytes(ctx: StageContext, lo: int, hi: int) -> list[Bounds]:
     return [*windows, Bounds(windows[-1].hi if windows else lo, hi)]
 
 
-def _seal(ctx: StageContext, feed: Feed, window: Bounds, given: MergedWindow | None) -> EncodeManifest:
+def _seal(ctx: StageContext, feed: FeedSection, window: Bounds, given: MergedWindow | None) -> EncodeManifest:
     """Encode the window and record it with its manifest."""
     began = time.monotonic()
     manifest = _encode(ctx, feed, window, given)
@@ -117,7 +117,7 @@ def _seal(ctx: StageContext, feed: Feed, window: Bounds, given: MergedWindow | N
     return manifest
 
 
-def _encode(ctx: StageContext, feed: Feed, bounds: Bounds, given: MergedWindow | None) -> EncodeManifest:
+def _encode(ctx: StageContext, feed: FeedSection, bounds: Bounds, given: MergedWindow | None) -> EncodeManifest:
     merged = require_merged(ctx, bounds.lo, bounds.hi, given)
     _require_own_topics(ctx, feed, bounds.hi)
     window, table = read_mirror_window(ctx, bounds, merged, given), build_message_table(feed.name)
@@ -133,21 +133,21 @@ def _encode(ctx: StageContext, feed: Feed, bounds: Bounds, given: MergedWindow |
     )  # fmt: skip
 
 
-def _list_table_versions(ctx: StageContext, feed: Feed, window: SinkWindow) -> list[dict[str, object]]:
+def _list_table_versions(ctx: StageContext, feed: FeedSection, window: SinkWindow) -> list[dict[str, object]]:
     """The versions of the window's tables, for a feed that writes one folder for each table."""
     if feed.sink.storage is None or feed.sink.protocol == BINLOG_FILES:
         return []
     return [table.to_json() for table in list_versions(ctx, feed, window)]
 
 
-def _encode_events(ctx: StageContext, feed: Feed, window: SinkWindow) -> list[pa.Table]:
+def _encode_events(ctx: StageContext, feed: FeedSection, window: SinkWindow) -> list[pa.Table]:
     """The messages of the window that are not row changes."""
     own, takes, hi = format_of(feed.options), feed.tables.matches, window.bounds.hi
     topics = (feed.topics.find_topic(*name) for name in read_target_tables(ctx, hi).list_names() if takes(*name))
     return [encode_ddls(own, feed.topics, takes, window.ddls), encode_watermarks(own, topics, hi)]
 
 
-def _build_task(ctx: StageContext, feed: Feed, window: SinkWindow, definitions: WindowDefinitions) -> EncodeTask:
+def _build_task(ctx: StageContext, feed: FeedSection, window: SinkWindow, definitions: WindowDefinitions) -> EncodeTask:
     own, folder = format_of(feed.options), ctx.paths.locate_table(build_message_table(feed.name).name)
     encoder = MessageEncoder(definitions, _build_segments(window), feed.topics, own)
     return EncodeTask(encoder, feed.tables, feed.name, window.bounds.window, folder, own.whole_transactions)
@@ -158,7 +158,7 @@ def _build_segments(window: SinkWindow) -> Segments:
     return Segments(window.bounds.lo, window.bounds.hi, tuple(sorted({ddl.since for ddl in window.ddls})))
 
 
-def _write_rows(ctx: StageContext, feed: Feed, window: SinkWindow, given: MergedWindow | None) -> list[Encoded]:
+def _write_rows(ctx: StageContext, feed: FeedSection, window: SinkWindow, given: MergedWindow | None) -> list[Encoded]:
     """Encode the row changes in tasks, which get the definitions of the tables that these rows belong to."""
     engine = ctx.choose_engine_for(window.bounds)
     parts = list_mutation_parts(ctx, engine, window.bounds, given)
@@ -171,7 +171,7 @@ def _write_rows(ctx: StageContext, feed: Feed, window: SinkWindow, given: Merged
     return engine.run(task, cut_in_order(parts, engine.task_bytes))
 
 
-def _require_own_topics(ctx: StageContext, feed: Feed, hi: int) -> None:
+def _require_own_topics(ctx: StageContext, feed: FeedSection, hi: int) -> None:
     """Check that no two of the feed's tables at `hi` share a topic (S2-42). Raises ConfigError."""
     names = read_target_tables(ctx, hi).list_names()
     feed.topics.require_own_topics(name for name in names if feed.tables.matches(*name))

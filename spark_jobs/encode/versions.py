@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow.dataset as ds
 
 from binlake.base.lakecolumns import Message
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.ddl.definitions import LandedDdl
 from binlake.feed.files.versions import TableVersion
 from binlake.feed.formats import DELETE, INSERT, UPDATE
@@ -22,7 +22,7 @@ from binlake.spark_jobs.tables.sinks import SinkWindow
 Name = tuple[str, str]
 
 
-def list_versions(ctx: StageContext, feed: Feed, window: SinkWindow) -> list[TableVersion]:
+def list_versions(ctx: StageContext, feed: FeedSection, window: SinkWindow) -> list[TableVersion]:
     """The versions that the feed's rows of the window have, and one for each DDL of the feed's tables.
 
     Raises SchemaError.
@@ -41,7 +41,7 @@ def list_versions(ctx: StageContext, feed: Feed, window: SinkWindow) -> list[Tab
     return [*before, *from_ddl]
 
 
-def _read_names(ctx: StageContext, feed: Feed, bounds: Bounds) -> set[Name]:
+def _read_names(ctx: StageContext, feed: FeedSection, bounds: Bounds) -> set[Name]:
     """(db, table) of the row changes among the window's messages."""
     data = open_dataset(open_table(ctx.paths.locate_table(build_message_table(feed.name).name)))
     columns = [Message.DB, Message.TABLE]
@@ -55,7 +55,7 @@ def _is_new(window: SinkWindow, version: TableVersion) -> bool:
     return window.base.find(version.db, version.table) is None
 
 
-def _derive_ddl_versions(feed: Feed, ddl: LandedDdl) -> Iterator[TableVersion]:
+def _derive_ddl_versions(feed: FeedSection, ddl: LandedDdl) -> Iterator[TableVersion]:
     query = (ddl.sql or ddl.query) if ddl.opens_segment else ""
     tables = {(table.db, table.name): table for table in (*ddl.before.tables, *ddl.after.tables) if _is_table(table)}
     for (db, name), table in tables.items():

@@ -18,7 +18,7 @@ from binlake.base import rowhash
 from binlake.base.dictionaries import encode_dictionary
 from binlake.base.lakecolumns import Message, Mutation
 from binlake.feed.messages import MessageEncoder
-from binlake.lake.parts import Part, write_parts
+from binlake.lake.parts import TablePart, write_parts
 from binlake.lake.tables import MESSAGE, build_message_table
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
@@ -40,7 +40,7 @@ ORDER = (*TRANSACTION, Mutation.SEQ)
 class Encoded:
     """The result of writing: files, the fold of their messages, and the schemas that they refer to."""
 
-    parts: list[Part]
+    parts: list[TablePart]
     fold: rowhash.Fold
     schemas: Mapping[str, str]
 

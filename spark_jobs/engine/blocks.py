@@ -26,7 +26,7 @@ from binlake.spark_jobs.engine.rows import HeldRows, Rows, StoredRows
 _OPTIONS = ipc.IpcWriteOptions(compression="lz4")
 
 
-class Store(Protocol):
+class RowStore(Protocol):
     """Takes rows from tasks. A task gets it as a part of itself, wherever it runs."""
 
     def put(self, tables: Sequence[pa.Table]) -> list[Rows]:

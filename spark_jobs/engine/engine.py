@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from binlake.base.spans import NO_SPAN, Span, Values
 from binlake.lake.paths import LakePaths
-from binlake.spark_jobs.engine.blocks import FileStore, MemoryStore, Store
+from binlake.spark_jobs.engine.blocks import FileStore, MemoryStore, RowStore
 
 Input = TypeVar("Input")
 Output = TypeVar("Output")
@@ -73,7 +73,7 @@ class Engine(Protocol):
     def run(self, task: Callable[[Input], Output], inputs: Sequence[Input]) -> list[Output]:
         """The task's results, in the order of `inputs`. Raises the first error of a task; then no result counts."""
 
-    def open_store(self, paths: LakePaths, purpose: str) -> AbstractContextManager[Store]:
+    def open_store(self, paths: LakePaths, purpose: str) -> AbstractContextManager[RowStore]:
         """Where tasks put rows for later tasks; its files are gone when the context ends."""
 
     def build_keeper(self) -> Keeper:
@@ -115,7 +115,7 @@ class LocalEngine:
                 results.append(task(one))
         return results
 
-    def open_store(self, paths: LakePaths, purpose: str) -> AbstractContextManager[Store]:
+    def open_store(self, paths: LakePaths, purpose: str) -> AbstractContextManager[RowStore]:
         """As Engine: in memory as far as there is room, the rest in files."""
         return MemoryStore(self._held_bytes, FileStore.of(paths, purpose))
 

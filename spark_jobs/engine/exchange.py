@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from binlake.spark_jobs.engine.blocks import Store
+from binlake.spark_jobs.engine.blocks import RowStore
 from binlake.spark_jobs.engine.engine import Engine
 from binlake.spark_jobs.engine.rows import Rows
 
@@ -40,7 +40,7 @@ class Exchanged(Generic[Found]):
 @dataclass(frozen=True)
 class _SplitTask(Generic[Found]):
     split: Callable[[Rows], Split[Found]]
-    store: Store
+    store: RowStore
 
     def __call__(self, rows: Rows) -> tuple[list[tuple[int, Rows]], Found]:
         split = self.split(rows)
@@ -50,7 +50,7 @@ class _SplitTask(Generic[Found]):
 
 
 def exchange(
-    engine: Engine, store: Store, split: Callable[[Rows], Split[Found]], parts: Sequence[Rows]
+    engine: Engine, store: RowStore, split: Callable[[Rows], Split[Found]], parts: Sequence[Rows]
 ) -> Exchanged[Found]:
     """Call `split` with each of `parts`, in tasks, and gather its rows by share in `store`."""
     done = engine.run(_SplitTask(split, store), parts)

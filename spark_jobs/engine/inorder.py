@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from binlake.base.lakecolumns import History
-from binlake.spark_jobs.engine.rows import Rows, Run
+from binlake.spark_jobs.engine.rows import Rows, SortedRun
 
 BATCH_ROWS = 20_000
 """Most rows of a batch that a reader gets."""
@@ -20,7 +20,7 @@ _GREATEST = (1 << 63) - 1
 class OrderedRows:
     """The rows of `runs` with since <= commit_ts < until, to be read in order by one task."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[SortedRun, ...]
     since: int
     until: int
 

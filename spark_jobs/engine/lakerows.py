@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from binlake.base.lakecolumns import History, OfSegment
 from binlake.lake.damage import name_damaged_file
 from binlake.lake.opentable import open_table
-from binlake.lake.parts import Part
+from binlake.lake.parts import TablePart
 from binlake.lake.paths import LakePaths
 from binlake.lake.store import read_metadata
 from binlake.lake.tables import LakeTable
@@ -33,7 +33,7 @@ def list_window_rows(paths: LakePaths, table: LakeTable, window: str, task_bytes
     return _cut_into_parts([group for file in files for group in _list_groups(file)], task_bytes, None)
 
 
-def list_written_rows(folder: str, parts: Sequence[Part], size: int | None = None) -> list[FileRows]:
+def list_written_rows(folder: str, parts: Sequence[TablePart], size: int | None = None) -> list[FileRows]:
     """The rows of files that tasks wrote, one part for each file; `size`: bytes of all rows uncompressed, if known."""
     count = max(1, sum(part.rows for part in parts))
     sizes = [part.size if size is None else size * part.rows // count for part in parts]

@@ -35,12 +35,12 @@ class Rows(Protocol):
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The rows' `columns`, in batches."""
 
-    def list_runs(self) -> list[Run]:
+    def list_runs(self) -> list[SortedRun]:
         """Pieces that can be read alone; only for rows that have a commit_ts."""
 
 
 @dataclass(frozen=True)
-class Run:
+class SortedRun:
     """Rows with their least and greatest commit_ts."""
 
     least: int
@@ -63,7 +63,7 @@ class HeldRows:
         """As Rows."""
         yield from self.table.select(list(columns)).to_batches()
 
-    def list_runs(self) -> list[Run]:
+    def list_runs(self) -> list[SortedRun]:
         """As Rows."""
         return measure_run(self)
 
@@ -95,9 +95,9 @@ class FileRows:
                         if own.num_rows:
                             yield _add_folder_columns(own, path, folder).select(list(columns))
 
-    def list_runs(self) -> list[Run]:
+    def list_runs(self) -> list[SortedRun]:
         """As Rows: each row group is a piece."""
-        runs: list[Run] = []
+        runs: list[SortedRun] = []
         for path, groups in self.files:
             with name_damaged_file(path):
                 metadata = read_metadata(path)
@@ -106,7 +106,9 @@ class FileRows:
                 known = metadata.row_group(number).column(column).statistics
                 own = FileRows(((path, (number,)),), metadata.row_group(number).total_byte_size, self.within)
                 runs += (
-                    [Run(known.min, known.max, own)] if known is not None and known.has_min_max else measure_run(own)
+                    [SortedRun(known.min, known.max, own)]
+                    if known is not None and known.has_min_max
+                    else measure_run(own)
                 )
         return runs
 
@@ -167,7 +169,7 @@ class StoredRows:
                 with ipc.open_stream(pa.py_buffer(read_part(at, size))) as stream:
                     yield from (batch.select(list(columns)) for batch in stream)
 
-    def list_runs(self) -> list[Run]:
+    def list_runs(self) -> list[SortedRun]:
         """As Rows."""
         return measure_run(self)
 
@@ -190,7 +192,7 @@ class MappedRows:
         for batch in self.rows.read(self.needs):
             yield from self.step(pa.Table.from_batches([batch])).select(list(columns)).to_batches()
 
-    def list_runs(self) -> list[Run]:
+    def list_runs(self) -> list[SortedRun]:
         """As Rows: a step may change the commit_ts."""
         return measure_run(self)
 
@@ -210,7 +212,7 @@ class JoinedRows:
         """As Rows."""
         return (batch for part in self.parts for batch in part.read(columns))
 
-    def list_runs(self) -> list[Run]:
+    def list_runs(self) -> list[SortedRun]:
         """As Rows."""
         return [run for part in self.parts for run in part.list_runs()]
 
@@ -228,10 +230,10 @@ def pack_rows(parts: Sequence[Rows], task_bytes: int) -> list[Rows]:
     return [pack[0] if len(pack) == 1 else JoinedRows(tuple(pack)) for pack in packs]
 
 
-def measure_run(rows: Rows) -> list[Run]:
+def measure_run(rows: Rows) -> list[SortedRun]:
     """`rows` as one run, whose ends are read; nothing if there are no rows."""
     ends = [pc.min_max(batch.column(0)).as_py() for batch in rows.read([History.COMMIT_TS]) if batch.num_rows]
-    return [Run(min(end["min"] for end in ends), max(end["max"] for end in ends), rows)] if ends else []
+    return [SortedRun(min(end["min"] for end in ends), max(end["max"] for end in ends), rows)] if ends else []
 
 
 def read_table(parts: Iterable[Rows], schema: pa.Schema) -> pa.Table:

@@ -24,7 +24,7 @@ from binlake.errors import BinlakeError
 from binlake.lake.access import Access, list_accesses, register_access
 from binlake.lake.damage import translate_object_store_error
 from binlake.lake.paths import LakePaths
-from binlake.spark_jobs.engine.blocks import FileStore, Store
+from binlake.spark_jobs.engine.blocks import FileStore, RowStore
 from binlake.spark_jobs.engine.engine import SPARK_TASK_BYTES, Input, Keeper, Output, describe_task, name_task
 from binlake.spark_jobs.engine.session import find_pages, name_jobs
 
@@ -78,7 +78,7 @@ class SparkEngine:
             raise failed
         return [results[number] for number in range(len(inputs))]
 
-    def open_store(self, paths: LakePaths, purpose: str) -> AbstractContextManager[Store]:
+    def open_store(self, paths: LakePaths, purpose: str) -> AbstractContextManager[RowStore]:
         """As Engine: in files of the lake, which all workers can reach."""
         return FileStore.shared(paths, purpose)
 

@@ -14,7 +14,7 @@ import structlog
 from deltalake.exceptions import DeltaError
 from pyarrow.lib import ArrowException
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.ddl.targets import Naming
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
 from binlake.lake.aside import record_set_aside
@@ -22,7 +22,7 @@ from binlake.lake.damage import describe_storage_text
 from binlake.lake.duetables import DUE, read_due_tables, record_due_tables
 from binlake.lake.windowlog import WindowEvent
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
-from binlake.spark_jobs.job.lineage import Sources, Written, build_target_column_lister
+from binlake.spark_jobs.job.lineage import Sources, WindowLineage, build_target_column_lister
 from binlake.spark_jobs.tables.again import derive_net_again, render_again
 from binlake.spark_jobs.tables.compacted import Converted, read_pinned
 from binlake.spark_jobs.tables.pinned import name_target, read_target_position
@@ -90,10 +90,10 @@ def _is_passed(ctx: StageContext, bounds: Bounds) -> bool:
     return reached is not None and reached >= bounds.hi
 
 
-def _build_lineage(ctx: StageContext, window: SinkWindow, target: Target) -> Written:
+def _build_lineage(ctx: StageContext, window: SinkWindow, target: TargetSection) -> WindowLineage:
     hi = window.bounds.hi
     sources = Sources(Naming(ctx.rules), lambda: find_tables_at_end(ctx, window.base, hi, window.ddls))
-    return Written(window.definitions, hi, sources, build_target_column_lister(target.db_type))
+    return WindowLineage(window.definitions, hi, sources, build_target_column_lister(target.db_type))
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def _translate_read_errors(ctx: StageContext, bounds: Bounds, *tables: str) -> I
 
 
 def _require_pinned(
-    ctx: StageContext, bounds: Bounds, target: Target, manifest: ApplyManifest, given: Converted | None
+    ctx: StageContext, bounds: Bounds, target: TargetSection, manifest: ApplyManifest, given: Converted | None
 ) -> LakeStatements:
     """Check that all that `manifest` pins exists unchanged, before anything reaches the target (DESIGN 3.10)."""
     statements = given.statements if given is not None and given.manifest == manifest else None
@@ -133,7 +133,7 @@ def _require_pinned(
     return statements
 
 
-def _read_pinned(ctx: StageContext, bounds: Bounds, target: Target, manifest: ApplyManifest) -> LakeStatements:
+def _read_pinned(ctx: StageContext, bounds: Bounds, target: TargetSection, manifest: ApplyManifest) -> LakeStatements:
     """The statements of the window that `manifest` describes, in the lake or derived again. Raises ImmutableWindow."""
     with _translate_read_errors(ctx, bounds, "window"):
         compacted = read_pinned(ctx, manifest)

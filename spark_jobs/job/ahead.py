@@ -20,7 +20,7 @@ from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.failures import translate_errors
 from binlake.spark_jobs.job.passed import CannotDeriveAhead, DerivedAhead, MergedWindow
 from binlake.spark_jobs.job.results import Bounds
-from binlake.target import Position
+from binlake.target import TargetPosition
 
 log = structlog.get_logger(__name__)
 
@@ -53,15 +53,15 @@ class Ahead:
         future, self._future = self._future, None
         return future.result() if future is not None else None
 
-    def _find_position_after(self, window: Bounds) -> Position | None:
+    def _find_position_after(self, window: Bounds) -> TargetPosition | None:
         try:
-            position: Position | None = _import_stage("compact").find_position_after(self._ctx, window)
+            position: TargetPosition | None = _import_stage("compact").find_position_after(self._ctx, window)
         except BinlakeError as error:
             _log_reason(error)
             return None
         return position
 
-    def _derive(self, position: Position, wait_for_next: Callable[[], MergedWindow]) -> DerivedAhead | None:
+    def _derive(self, position: TargetPosition, wait_for_next: Callable[[], MergedWindow]) -> DerivedAhead | None:
         ahead = None
         try:
             with translate_errors():

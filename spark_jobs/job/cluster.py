@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from binlake.cluster.placement import PdClient, Registry, open_placement
+from binlake.cluster.placement import NodeRegistry, PdClient, open_placement
 from binlake.cluster.source import SqlHistory, TidbSource
 from binlake.cluster.source.catalogs import check_catalogs
 from binlake.config import Replication
@@ -21,7 +21,7 @@ class Cluster:
 
     cluster_id: int
     pd: PdClient
-    registry: Registry
+    registry: NodeRegistry
     source: TidbSource
     timeout_s: float
     tls: Tls | None = None

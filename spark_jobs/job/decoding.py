@@ -21,7 +21,7 @@ from binlake.ddl.addedcolumns import Extra, add_columns, list_extras
 from binlake.ddl.shardlocks import Locks
 from binlake.ddl.targets import Naming
 from binlake.errors import BinlakeError
-from binlake.lake.parts import Part, write_parts
+from binlake.lake.parts import TablePart, write_parts
 from binlake.lake.payloads import COLUMNS, PayloadRange, join_chunks
 from binlake.lake.store import delete_file
 from binlake.lake.tables import MUTATION
@@ -167,12 +167,12 @@ def _build_counts(stats: DecodeStats, own: int) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Written:
+class DecodedFiles:
     """The result of a task: its files in `folder`, the bytes of their rows, counts of what was left out, by reason, the
     rows if it holds them, and how many came in blocks of a full load (`base`)."""
 
     folder: str
-    parts: list[Part]
+    parts: list[TablePart]
     bytes: int
     left_out: dict[str, int]
     kept: HeldRows | None
@@ -200,7 +200,7 @@ class MergeTask:
     folder: str
     keeper: Keeper
 
-    def __call__(self, payloads: Payloads) -> Written:
+    def __call__(self, payloads: Payloads) -> DecodedFiles:
         """Raises what a Decoder raises, OSError, LostRange."""
         left_out: Counter[str] = Counter()
         kept: list[pa.RecordBatch] = []
@@ -215,7 +215,7 @@ class MergeTask:
         table = pa.Table.from_batches(kept, MUTATION_SCHEMA)
         whole = table.num_rows == sum(part.rows for part in parts)
         base = left_out.pop(BASE, 0)
-        return Written(self.folder, parts, sum(sizes), dict(left_out), HeldRows(table) if whole else None, base)
+        return DecodedFiles(self.folder, parts, sum(sizes), dict(left_out), HeldRows(table) if whole else None, base)
 
     def _read(self, payloads: Payloads) -> Iterator[pa.RecordBatch]:
         batches = (batch for rows in payloads.rows for batch in rows.read(COLUMNS))
@@ -232,7 +232,7 @@ class DecodeAhead:
     task: MergeTask
     base: SchemaState
 
-    def __call__(self, rows: pa.Table) -> Written | None:
+    def __call__(self, rows: pa.Table) -> DecodedFiles | None:
         """The result for `rows` of `binlog`; None if they have DDL, a newer schema or chunks, or cannot be decoded."""
         versions, chunks = pc.max(rows[Binlog.SCHEMA_VERSION]).as_py(), pc.max(rows[Binlog.CHUNK]).as_py()
         if (versions or 0) > self.base.version or chunks or pc.any(pc.equal(rows[Binlog.KIND], "ddl")).as_py():
@@ -251,7 +251,7 @@ class DecodedAhead:
 
     base: SchemaState
     replication: Replication
-    written: tuple[Written, ...]
+    written: tuple[DecodedFiles, ...]
 
     def discard(self) -> None:
         """Delete the files, which nothing refers to."""

@@ -25,7 +25,7 @@ _OF_NEXT_RUN = (LeaseHeld, SparkNeeded, SourceUnavailable)
 
 
 @dataclass(frozen=True)
-class Pace:
+class WindowPace:
     """Windows begin for `run_for_s` seconds, at least `every_s` seconds apart."""
 
     run_for_s: float
@@ -35,7 +35,7 @@ class Pace:
 def run_windows(
     run_one: Callable[[], Sequence[StageResult]],
     report: Callable[[Sequence[StageResult]], None],
-    pace: Pace,
+    pace: WindowPace,
     *,
     wait: Callable[[float], bool],
     clock: Callable[[], float] = time.monotonic,

@@ -25,7 +25,7 @@ from binlake.errors import Transient
 from binlake.lake.damage import describe_storage_text, find_os_code, require_space
 from binlake.lake.lock import build_commit_properties
 from binlake.lake.opentable import is_table, open_table
-from binlake.lake.parts import Part, write_parts
+from binlake.lake.parts import TablePart, write_parts
 from binlake.lake.paths import LakePaths
 from binlake.lake.store import build_delta_options, choose_hooks, open_files
 from binlake.lake.tables import STAGE_TABLES, LakeTable, parse_schema
@@ -98,7 +98,7 @@ def replace_history(
     table: LakeTable,
     lo: int,
     hi: int | None,
-    parts: Sequence[Part],
+    parts: Sequence[TablePart],
     note: Mapping[str, str],
     opened: DeltaTable | None = None,
 ) -> None:
@@ -142,7 +142,7 @@ def _find_files_of_range(table: DeltaTable, lo: int, hi: int | None) -> list[Rem
     return removals
 
 
-def _read_parts(place: str, table: LakeTable, parts: Sequence[Part]) -> pa.RecordBatchReader:
+def _read_parts(place: str, table: LakeTable, parts: Sequence[TablePart]) -> pa.RecordBatchReader:
     (name,) = table.partitioned_by
     schema = parse_schema(table.build_spark_schema())
     days = ds.partitioning(pa.schema([schema.field(name)]), flavor="hive")
@@ -168,7 +168,7 @@ def _list_window_files(table: DeltaTable, window: str) -> list[RemoveAction]:
 
 
 def replace_window(
-    paths: LakePaths, table: LakeTable, window: str, parts: Sequence[Part], note: Mapping[str, str]
+    paths: LakePaths, table: LakeTable, window: str, parts: Sequence[TablePart], note: Mapping[str, str]
 ) -> None:
     """Replace the rows of `window` by the files `parts`; no commit if there are none. Raises Transient."""
     opened = open_table(paths.locate_table(table.name))
@@ -185,7 +185,7 @@ def _list_files(table: DeltaTable) -> list[dict[str, Any]]:
 def commit_parts(
     paths: LakePaths,
     table: LakeTable,
-    parts: Sequence[Part],
+    parts: Sequence[TablePart],
     replaced: Sequence[RemoveAction],
     note: Mapping[str, str],
     *,

@@ -20,9 +20,9 @@ from binlake.window.lineage import (
     LINEAGE,
     MOST_TABLES,
     Columns,
+    KnownTable,
     LineageBudget,
     LineageTable,
-    Table,
     build_lineage_detail,
     drop_lineage,
     limit_tables,
@@ -37,7 +37,7 @@ _LONGEST_TYPE = 200
 
 
 @dataclass(frozen=True)
-class Written:
+class WindowLineage:
     """Tables that a sink's window has changed: their `definitions`, and the source tables behind them at hi."""
 
     definitions: WindowDefinitions
@@ -56,18 +56,18 @@ class Written:
     def _build_table(self, name: Name, budget: LineageBudget) -> LineageTable:
         table = self.definitions.find_at(*name, self.hi)
         if table is None or table.kind != "table":
-            return LineageTable(Table(*name))
+            return LineageTable(KnownTable(*name))
         sources = self.sources.find_tables(table)
         if not budget.takes_sources(len(sources)):
             sources = []
         # Build the type texts only for tables whose columns fit the budget.
         if not budget.takes_columns(len(table.columns), len(sources)):
-            return LineageTable(Table(*name), (), [Table(source.db, source.name) for source in sources])
+            return LineageTable(KnownTable(*name), (), [KnownTable(source.db, source.name) for source in sources])
         columns, copied = self.shown(table)
         known = {column.name for source in sources for column in source.columns}
-        described = [Table(source.db, source.name, list_columns(source)) for source in sources]
+        described = [KnownTable(source.db, source.name, list_columns(source)) for source in sources]
         # The other columns exist only at the target, or hold the name of a source table (extract columns of routes).
-        return LineageTable(Table(*name, columns), [column for column in copied if column in known], described)
+        return LineageTable(KnownTable(*name, columns), [column for column in copied if column in known], described)
 
 
 class Sources:
@@ -105,7 +105,7 @@ def list_columns(table: TableDef) -> Columns:
 
 def describe_table(table: TableDef) -> LineageTable:
     """The lineage entry of a table with its columns."""
-    return LineageTable(Table(table.db, table.name, list_columns(table)))
+    return LineageTable(KnownTable(table.db, table.name, list_columns(table)))
 
 
 class Gathered:

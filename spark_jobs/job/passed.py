@@ -12,7 +12,7 @@ from binlake.rows.schema import SchemaState
 from binlake.spark_jobs.engine.rows import Rows
 from binlake.spark_jobs.job.decoding import DecodedAhead
 from binlake.spark_jobs.job.results import Bounds, StageResult
-from binlake.target import Position
+from binlake.target import TargetPosition
 from binlake.window.derived import Merged
 
 
@@ -43,7 +43,7 @@ class DerivedAhead:
     """
 
     merged: MergedWindow
-    position: Position
+    position: TargetPosition
     result: StageResult
 
 

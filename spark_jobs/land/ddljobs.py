@@ -16,7 +16,7 @@ from binlake.errors import IncompleteWindow, Permanent
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.land.pulled import Pulled, PumpPart
-from binlake.spark_jobs.land.underway import Ended, Underway, ask_underway
+from binlake.spark_jobs.land.underway import EndedDdl, Underway, ask_underway
 
 log = structlog.get_logger(__name__)
 
@@ -84,10 +84,10 @@ class _Newer:
         """The greatest version of a job that has ended."""
         return max(self.versions.values(), default=0)
 
-    def find_ended(self, state: SchemaState) -> Ended:
+    def find_ended(self, state: SchemaState) -> EndedDdl:
         """The DDL that has ended, to judge DDL still running; `state`: the schema at lo. Raises SchemaError."""
         jobs = sorted(self.finished, key=lambda job: job.schema_version)
-        return Ended(state.fold((job.finished_ts, job) for job in jobs), self.versions)
+        return EndedDdl(state.fold((job.finished_ts, job) for job in jobs), self.versions)
 
     def list_unlogged(self, logged: Collection[int]) -> list[WindowDdl]:
         """The jobs that no pulled binlog names, each at its finished_ts, an upper bound of its commit_ts."""

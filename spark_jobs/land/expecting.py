@@ -23,14 +23,14 @@ MOST_RANGES = 64
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedBytes:
     """About how many `bytes` the pumps have of a window, None if unknown, and the ranges for tasks, without gaps."""
 
     bytes: int | None
     ranges: tuple[Bounds, ...]
 
 
-def expect(pull: PumpPull, last: WindowManifest | None, task_bytes: int) -> Expected:
+def expect(pull: PumpPull, last: WindowManifest | None, task_bytes: int) -> ExpectedBytes:
     """Ask the pumps of `pull`; `last`: the last window. Raises SourceUnavailable."""
     window = Bounds(pull.lo, pull.hi)
     part_bytes = max(1, task_bytes // max(1, len(pull.pumps)))
@@ -40,16 +40,16 @@ def expect(pull: PumpPull, last: WindowManifest | None, task_bytes: int) -> Expe
         return _guess(window, last, task_bytes)
     cuts = max((size.cuts for size in known), key=len)
     ranges = _divide_at(window, cuts) if len(cuts) >= LEAST_RANGES - 1 else divide(window, LEAST_RANGES)
-    return Expected(sum(size.bytes for size in known), tuple(ranges))
+    return ExpectedBytes(sum(size.bytes for size in known), tuple(ranges))
 
 
-def _guess(window: Bounds, last: WindowManifest | None, task_bytes: int) -> Expected:
+def _guess(window: Bounds, last: WindowManifest | None, task_bytes: int) -> ExpectedBytes:
     """As if rows came as densely as in `last`."""
     if last is None:
-        return Expected(None, tuple(divide(window, GUESSED_RANGES)))
+        return ExpectedBytes(None, tuple(divide(window, GUESSED_RANGES)))
     expected = last.bytes * (window.hi - window.lo) // max(1, last.hi - last.lo)
     count = min(GUESSED_RANGES, max(LEAST_RANGES, -(-expected // task_bytes)))
-    return Expected(expected, tuple(divide(window, count)))
+    return ExpectedBytes(expected, tuple(divide(window, count)))
 
 
 def divide(bounds: Bounds, most: int) -> list[Bounds]:

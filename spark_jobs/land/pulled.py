@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from binlake.base.lakecolumns import Binlog
-from binlake.lake.parts import Part, write_parts
+from binlake.lake.parts import TablePart, write_parts
 from binlake.lake.store import delete_file
 from binlake.lake.tables import BINLOG, parse_schema
 from binlake.rows.schema import WindowDdl
 from binlake.spark_jobs.engine.engine import Keeper
 from binlake.spark_jobs.engine.lakerows import list_written_rows
 from binlake.spark_jobs.engine.rows import HeldRows, Rows, read_table
-from binlake.spark_jobs.job.decoding import DecodeAhead, Written
+from binlake.spark_jobs.job.decoding import DecodeAhead, DecodedFiles
 from binlake.spark_jobs.job.results import Bounds
 from binlake.spark_jobs.land.pump_source import digest_content
 from binlake.spark_jobs.tables.landed import Landed, measure_landed
@@ -48,10 +48,10 @@ NOTHING = PumpPart(0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
-class Stored:
+class LandedTransactions:
     """Transactions of `binlog`, each once, in files that are not committed; `rows`: the same, to be read."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[TablePart, ...]
     landed: Landed
     rows: tuple[Rows, ...]
 
@@ -67,8 +67,8 @@ class PulledRange:
     pumps: Mapping[str, PumpPart]
     ddls: tuple[WindowDdl, ...]
     conflict: int | None
-    stored: Stored
-    decoded: Written | None = None
+    stored: LandedTransactions
+    decoded: DecodedFiles | None = None
 
 
 class Pulled:
@@ -83,7 +83,7 @@ class Pulled:
         self._folder = folder
 
     @property
-    def decoded(self) -> tuple[Written, ...] | None:
+    def decoded(self) -> tuple[DecodedFiles, ...] | None:
         """The rows of `mutation` of all ranges; None if one has none."""
         found = tuple(one.decoded for one in self.ranges if one.decoded is not None)
         return found if len(found) == len(self.ranges) else None
@@ -124,11 +124,11 @@ class Pulled:
             ranges[-1] = replace(last, bounds=replace(last.bounds, hi=hi), stored=stored, decoded=None)
         return Pulled(ranges, self._folder, self.decode)
 
-    def sum_stored(self) -> Stored:
+    def sum_stored(self) -> LandedTransactions:
         """The files, counts and rows of all ranges."""
         every = [one.stored for one in self.ranges]
         parts, rows = (tuple(one for stored in every for one in getattr(stored, name)) for name in ("parts", "rows"))
-        return Stored(parts, Landed.sum_parts(one.landed for one in every), rows)
+        return LandedTransactions(parts, Landed.sum_parts(one.landed for one in every), rows)
 
     def discard(self, but: Pulled | None = None) -> None:
         """Delete the files, which nothing refers to, except those of `but`."""
@@ -176,7 +176,7 @@ def digest_pulled(
     return PulledRange(bounds, pumps, _list_ddls(own), conflict, stored, decode(once) if decode is not None else None)
 
 
-def write_binlog(rows: pa.Table, folder: str, keeper: Keeper) -> Stored:
+def write_binlog(rows: pa.Table, folder: str, keeper: Keeper) -> LandedTransactions:
     """Write `rows`, sorted, to files of `binlog` in `folder`, without a commit."""
     days = (np.asarray(rows[Binlog.COMMIT_TS]) >> 18) // _DAY_MS
     dated = pa.array(days.astype(np.int32)).cast(pa.date32())
@@ -185,7 +185,7 @@ def write_binlog(rows: pa.Table, folder: str, keeper: Keeper) -> Stored:
     parts = write_parts(folder, BINLOG, keeper.keep(_cut_by_bytes(table), kept))
     held = sum(one.num_rows for one in kept) == table.num_rows
     found: tuple[Rows, ...] = (HeldRows(table),) if held else tuple(list_written_rows(folder, parts, table.nbytes))
-    return Stored(tuple(parts), measure_landed(table), found)
+    return LandedTransactions(tuple(parts), measure_landed(table), found)
 
 
 def _cut_by_bytes(table: pa.Table) -> Iterator[pa.Table]:
@@ -193,7 +193,7 @@ def _cut_by_bytes(table: pa.Table) -> Iterator[pa.Table]:
     yield from (table.slice(first, step) for first in range(0, table.num_rows, step))
 
 
-def _write_again(rows: Iterable[Rows], hi: int, folder: str, keeper: Keeper) -> Stored:
+def _write_again(rows: Iterable[Rows], hi: int, folder: str, keeper: Keeper) -> LandedTransactions:
     # The day is not in the files, but in their folders' names.
     stored = pa.schema([kind for kind in BINLOG_ARROW if kind.name != Binlog.COMMIT_DATE])
     table = read_table(rows, stored)

@@ -22,7 +22,7 @@ from binlake.spark_jobs.engine.engine import SPARK_TASK_BYTES, Keeper, LocalEngi
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.decoding import DecodeAhead
 from binlake.spark_jobs.job.results import Bounds
-from binlake.spark_jobs.land.expecting import GUESSED_RANGES, Expected, divide, expect
+from binlake.spark_jobs.land.expecting import GUESSED_RANGES, ExpectedBytes, divide, expect
 from binlake.spark_jobs.land.pulled import Pulled, PulledRange, digest_pulled
 from binlake.spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, build_proof
 
@@ -33,7 +33,7 @@ RANGE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Part:
+class PulledPart:
     """A part of a pull: all rows with `lo` < commit_ts <= `upto`, and proofs that they are all."""
 
     rows: pa.Table
@@ -77,10 +77,10 @@ def pull_window(
     return Pulled(ranges, folder, decode)
 
 
-def _expect(ctx: StageContext, pull: PumpPull) -> Expected:
+def _expect(ctx: StageContext, pull: PumpPull) -> ExpectedBytes:
     """What the window will have; unknown, without a question, if this process pulls it anyway."""
     if ctx.replication.window.most_local_bytes is None or not (ctx.has_spark or ctx.prefers_spark(None)):
-        return Expected(None, ())
+        return ExpectedBytes(None, ())
     return expect(pull, ctx.windows.read_last_manifest(), SPARK_TASK_BYTES)
 
 
@@ -111,7 +111,7 @@ class PullTask:
         return ranges
 
 
-def pull_parts(pull: PumpPull, part_bytes: int) -> Generator[Part]:
+def pull_parts(pull: PumpPull, part_bytes: int) -> Generator[PulledPart]:
     """The window in parts with at most `part_bytes` of payload each, but at least one transaction."""
     with ThreadPoolExecutor(max(len(pull.pumps), 1), thread_name_prefix="pull") as pool:
         streams = [
@@ -125,9 +125,9 @@ def pull_parts(pull: PumpPull, part_bytes: int) -> Generator[Part]:
                 upto = _cut(streams, min(passed, pull.hi), part_bytes)
                 if upto is None or upto >= pull.hi:
                     break
-                yield Part(_build_table(streams, upto), lo, upto)
+                yield PulledPart(_build_table(streams, upto), lo, upto)
                 lo = upto
-        yield Part(_build_table(streams, pull.hi), lo, pull.hi)
+        yield PulledPart(_build_table(streams, pull.hi), lo, pull.hi)
 
 
 def count_payload_bytes(rows: pa.Table | pa.RecordBatch) -> int:

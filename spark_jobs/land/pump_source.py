@@ -21,7 +21,7 @@ from binlake.lake.tables import parse_schema
 from binlake.rows.codec.envelopes import Envelopes, parse_binlog, read_envelopes
 from binlake.rows.codec.lanes import PAD
 from binlake.rpc import Tls
-from binlake.wire.blocks import Block, Ints
+from binlake.wire.blocks import BinlogBlock, Ints
 
 CHUNK_BYTES = 64 << 20
 BATCH_BYTES = 8 << 20
@@ -64,7 +64,7 @@ def pull_batches(node_id: str, reader: PumpReader, lo: int, hi: int) -> Iterator
 
     Raises SourceUnavailable, LostRange, WireError.
     """
-    gathered: list[Block] = []
+    gathered: list[BinlogBlock] = []
     size = rows = last = 0
     with closing(reader.pull_blocks(lo, hi)) as stream:
         for block in stream:
@@ -102,7 +102,7 @@ def _digest_parts(*parts: bytes) -> str:
     return hashlib.blake2b(b"".join(len(part).to_bytes(8, "big") + part for part in parts), digest_size=16).hexdigest()
 
 
-def _build_batches(pump: str, gathered: Sequence[Block], hi: int) -> Iterator[pa.RecordBatch]:
+def _build_batches(pump: str, gathered: Sequence[BinlogBlock], hi: int) -> Iterator[pa.RecordBatch]:
     """One batch of the binlogs of `gathered`; no batch if there are only fake binlogs."""
     if not gathered:
         return
@@ -137,7 +137,7 @@ def _build_batch(pump: str, commit_ts: Ints, start_ts: Ints, heads: Envelopes, p
     return _build_record_batch(columns)
 
 
-def _build_large_batches(pump: str, block: Block, hi: int) -> Iterator[pa.RecordBatch]:
+def _build_large_batches(pump: str, block: BinlogBlock, hi: int) -> Iterator[pa.RecordBatch]:
     """A batch for each payload, and for each chunk of a long one: a column of a batch holds less than 2 GiB."""
     bounds = [0, *block.ends.tolist()]
     for number, (commit_ts, start_ts) in enumerate(zip(block.commit_ts.tolist(), block.start_ts.tolist(), strict=True)):

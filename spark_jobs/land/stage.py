@@ -33,7 +33,7 @@ from binlake.spark_jobs.job.passed import LandedWindow
 from binlake.spark_jobs.job.results import CUT
 from binlake.spark_jobs.land.ddljobs import WindowJobs, fetch_jobs
 from binlake.spark_jobs.land.disks import build_disk_events
-from binlake.spark_jobs.land.pulled import NOTHING, Pulled, PumpPart, Stored
+from binlake.spark_jobs.land.pulled import NOTHING, LandedTransactions, Pulled, PumpPart
 from binlake.spark_jobs.land.pulling import pull_window
 from binlake.spark_jobs.land.pump_source import PumpPull
 from binlake.spark_jobs.tables.landed import Landed, read_landed
@@ -120,7 +120,7 @@ class _Complete:
         return sum(proof.entities for proof in self.proofs)
 
 
-def _store(ctx: StageContext, window: _Complete, present: Opened) -> Stored:
+def _store(ctx: StageContext, window: _Complete, present: Opened) -> LandedTransactions:
     """Commit the rows and the jobs of `window`; `present`: tables as opened. Raises IncompleteWindow, Transient."""
     bounds, stored = window.bounds, window.pulled.sum_stored()
     note = {"run": ctx.run_id, "window": bounds.window, "stage": "land"}

@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from binlake.cluster.source import Step, TidbSource
+from binlake.cluster.source import DdlStep, TidbSource
 from binlake.rows.schema import DdlJob, SchemaState
 from binlake.rows.schema.ahead import compute_running_ts, logs_twice, may_run_ahead, select_visible_parts
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedDdl:
     """The ended DDL among that begun by hi: the schema after it, and the last version of each table."""
 
     schema: SchemaState
@@ -35,7 +35,7 @@ class Underway(Protocol):
     def is_idle(self, version: int) -> bool:
         """True when `version` is the newest schema version: no DDL has run since."""
 
-    def find_first_seen(self, ended: Ended, lo: int, hi: int) -> int | None:
+    def find_first_seen(self, ended: EndedDdl, lo: int, hi: int) -> int | None:
         """The smallest commit_ts of (lo, hi] from which on rows may have seen a DDL that is not in the history."""
 
 
@@ -51,7 +51,7 @@ def ask_underway(source: TidbSource, known: int, hi: int) -> Underway | None:
     return None if newest is None else ByVersions(source, newest, _fetch_steps(source, known, newest, hi))
 
 
-def _fetch_steps(source: TidbSource, known: int, newest: int, hi: int) -> list[Step]:
+def _fetch_steps(source: TidbSource, known: int, newest: int, hi: int) -> list[DdlStep]:
     steps = []
     for version in range(known + 1, newest + 1):
         step = source.fetch_schema_step(version)
@@ -73,7 +73,7 @@ class ByJobs:
         del version
         return False
 
-    def find_first_seen(self, ended: Ended, lo: int, hi: int) -> int | None:
+    def find_first_seen(self, ended: EndedDdl, lo: int, hi: int) -> int | None:
         """As Underway."""
         starts = (compute_running_ts(job, ended.schema.find_table(int(job["table_id"]))) for job in self.jobs)
         positions = [max(start, lo + 1) for start in starts if start is not None]
@@ -86,26 +86,26 @@ class ByVersions:
 
     source: TidbSource
     newest: int
-    steps: Sequence[Step]
+    steps: Sequence[DdlStep]
 
     def is_idle(self, version: int) -> bool:
         """As Underway."""
         return self.newest <= version
 
-    def find_first_seen(self, ended: Ended, lo: int, hi: int) -> int | None:
+    def find_first_seen(self, ended: EndedDdl, lo: int, hi: int) -> int | None:
         """As Underway: the first step of each running DDL whose table differs, as rows see it, from the history.
 
         It is unknown which of its steps rows have seen. So a long data copy, even if invisible so far, counts from lo
         on.
         """
-        running: dict[int, list[Step]] = {}
+        running: dict[int, list[DdlStep]] = {}
         for step in self.steps:
             if not step.action or (may_run_ahead(step.action) and step.version > ended.versions.get(step.table_id, 0)):
                 running.setdefault(step.table_id, []).append(step)
         seen = [steps for table_id, steps in running.items() if self._may_be_seen(table_id, steps, ended, hi)]
         return min((max(steps[0].commit_ts, lo + 1) for steps in seen), default=None)
 
-    def _may_be_seen(self, table_id: int, steps: Sequence[Step], ended: Ended, hi: int) -> bool:
+    def _may_be_seen(self, table_id: int, steps: Sequence[DdlStep], ended: EndedDdl, hi: int) -> bool:
         if not all(step.action for step in steps):
             return True
         known = ended.schema.find_table(table_id)

@@ -18,7 +18,7 @@ from binlake.spark_jobs.engine.engine import Engine
 from binlake.spark_jobs.engine.lakerows import list_history_rows
 from binlake.spark_jobs.engine.rows import Rows, pack_rows
 from binlake.spark_jobs.job.context import StageContext
-from binlake.spark_jobs.job.decoding import Decoder, MergeTask, Payloads, Written
+from binlake.spark_jobs.job.decoding import DecodedFiles, Decoder, MergeTask, Payloads
 from binlake.spark_jobs.job.lake import replace_history
 from binlake.spark_jobs.job.passed import LandedWindow
 
@@ -56,7 +56,7 @@ def write_rows(
 
 def commit_rows(
     ctx: StageContext,
-    written: Sequence[Written],
+    written: Sequence[DecodedFiles],
     payloads: PayloadRange,
     note: Mapping[str, str],
     opened: DeltaTable | None = None,

@@ -24,18 +24,18 @@ from binlake.lake.columntypes import list_delta_columns
 from binlake.lake.continuity import VERSIONS, read_versions, require_all_windows
 from binlake.lake.tables import MIRROR_VERSION
 from binlake.lake.windowlog import WindowEvent
-from binlake.mirror import Applied, ComponentPlan, MirrorPlan, MirrorVersions, apply_component, plan_mirrors
+from binlake.mirror import ComponentPlan, MirroredRows, MirrorPlan, MirrorVersions, apply_component, plan_mirrors
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema import TableDef
-from binlake.spark_jobs.engine.blocks import Store
+from binlake.spark_jobs.engine.blocks import RowStore
 from binlake.spark_jobs.engine.engine import Engine
 from binlake.spark_jobs.engine.rows import Rows, read_table
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
-from binlake.spark_jobs.job.lineage import Gathered, Sources, Written
+from binlake.spark_jobs.job.lineage import Gathered, Sources, WindowLineage
 from binlake.spark_jobs.job.passed import MergedWindow
 from binlake.spark_jobs.tables.compacted import Compacted, Converted
 from binlake.spark_jobs.tables.held import read_window_changes
-from binlake.spark_jobs.tables.netchange import NetChange, count_groups, find_key_arrivals
+from binlake.spark_jobs.tables.netchange import WindowNetChange, count_groups, find_key_arrivals
 from binlake.spark_jobs.tables.netrows import NetRows, split_by_place
 from binlake.spark_jobs.tables.sharedkeys import find_shared_tables, require_own_mirror_keys
 from binlake.spark_jobs.tables.sinks import SinkWindow, find_tables_at_end, read_mirror_window, require_merged
@@ -88,7 +88,7 @@ def _apply_window(ctx: StageContext, window: Bounds, given: Given, versions: Mir
     if not merged.empty:
         # Record the bounds before the first write: a rerun with other bounds would count a keyless table's rows twice.
         ctx.windows.record(WindowEvent("mirror", window.lo, window.hi, "started", run_id=ctx.run_id, sink="mirror"))
-    applied, lineage = (Applied(), None) if merged.empty else _apply(ctx, window, merged, rows, net, versions)
+    applied, lineage = (MirroredRows(), None) if merged.empty else _apply(ctx, window, merged, rows, net, versions)
     versions.record(applied.versions)
     seconds = time.monotonic() - began
     changed = sorted({(v.db, v.table) for v in applied.versions})
@@ -119,7 +119,7 @@ def _apply(
     given: MergedWindow | None,
     derived: NetRows | None,
     versions: MirrorVersions,
-) -> tuple[Applied, Written]:
+) -> tuple[MirroredRows, WindowLineage]:
     sink = read_mirror_window(ctx, window, merged, given)
     engine = ctx.choose_engine(size := ctx.measure(window))
     changes = read_window_changes(ctx, engine, window, merged.rows, given)
@@ -132,15 +132,17 @@ def _apply(
     if is_base and 0 < merged.rows == merged.base:
         plan = replace(plan, components=tuple(replace(one, is_base=True) for one in plan.components))
     groups = count_groups(merged.rows, size)
-    net = NetChange(changes.rows if changes else [], plan.cells, groups, bool(ctx.rules.routes))
+    net = WindowNetChange(changes.rows if changes else [], plan.cells, groups, bool(ctx.rules.routes))
     with engine.open_store(ctx.paths, "mirror") as store:
         _require_own_keys(ctx, engine, store, sink, net)
         applied = _apply_components(ctx, plan, _derive_rows(engine, store, net, derived))
     sources = Sources(Naming(ctx.rules), lambda: find_tables_at_end(ctx, sink.base, window.hi, sink.ddls))
-    return applied, Written(sink.definitions, window.hi, sources, _list_mirror_columns)
+    return applied, WindowLineage(sink.definitions, window.hi, sources, _list_mirror_columns)
 
 
-def _require_own_keys(ctx: StageContext, engine: Engine, store: Store, window: SinkWindow, net: NetChange) -> None:
+def _require_own_keys(
+    ctx: StageContext, engine: Engine, store: RowStore, window: SinkWindow, net: WindowNetChange
+) -> None:
     """Before the first write, check that each key of a shared table belongs to one source table. Raises SchemaError."""
     shared = find_shared_tables(ctx, window, {(cell.db, cell.table) for cell in net.cells})
     own = [cell for cell in net.cells if (cell.db, cell.table) in shared]
@@ -156,7 +158,7 @@ RowsByPlace = Mapping[SegmentTable, Sequence[Rows]]
 """The net changes of each table and segment of a component, as tasks stored them."""
 
 
-def _derive_rows(engine: Engine, store: Store, net: NetChange, derived: NetRows | None) -> RowsByPlace:
+def _derive_rows(engine: Engine, store: RowStore, net: WindowNetChange, derived: NetRows | None) -> RowsByPlace:
     """The net changes of the window by table and segment; from `derived` if it has the same tables and segments."""
     if not net.cells:
         return {}
@@ -178,7 +180,7 @@ class _StoreByPlace:
     """Stores the net changes of a group of keys by place; `derive` makes them of the group's rows."""
 
     derive: Callable[[tuple[Rows, ...]], Iterable[pa.Table]]
-    store: Store
+    store: RowStore
 
     def __call__(self, group: tuple[int, tuple[Rows, ...]]) -> list[tuple[SegmentTable, Rows]]:
         """(place, its rows). Raises SchemaError."""
@@ -191,12 +193,12 @@ def _read_change(rows: tuple[Rows, ...]) -> Iterator[pa.Table]:
     yield read_table(rows, _CHANGE)
 
 
-def _apply_components(ctx: StageContext, plan: MirrorPlan, rows: RowsByPlace) -> Applied:
+def _apply_components(ctx: StageContext, plan: MirrorPlan, rows: RowsByPlace) -> MirroredRows:
     """Apply all components, in threads of this process: only it commits to the mirrors."""
     days = ctx.replication.lake.retention_days
     with ThreadPoolExecutor(_THREADS) as pool:
         done = list(pool.map(lambda one: apply_component(one, ctx.paths, days, _read_rows(one, rows)), plan.components))
-    return Applied(
+    return MirroredRows(
         list(chain.from_iterable(part.versions for part in done)),
         sum(part.rows for part in done),
         sum(part.unfit for part in done),

@@ -14,7 +14,7 @@ import structlog
 
 from binlake import tso
 from binlake.cluster.holding import RESTING
-from binlake.cluster.placement import Registry
+from binlake.cluster.placement import NodeRegistry
 from binlake.errors import CheckpointConflict, ConfigError, IncompleteWindow
 from binlake.lake.baseload import BaseTable
 from binlake.lake.holdups import LandedState, find_hold, plan_next_window
@@ -25,7 +25,7 @@ from binlake.target import read_checkpoint_ts
 from binlake.window.eventrow import EventRow
 from binlake.window.incidents import STAGE, describe_incidents, find_new_incidents
 from binlake.window.manifest import WindowManifest
-from binlake.window.plan import Plan
+from binlake.window.plan import WindowPlan
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
         if last is not None:
             publish_landed_ts(ctx, cluster.registry, last.hi)
         held = find_hold(ctx.replication.name, cluster.registry)
-        plan = Plan("waiting", lo, lo, (), reason=held) if held else _propose(ctx, cluster, clock, lo, last)
+        plan = WindowPlan("waiting", lo, lo, (), reason=held) if held else _propose(ctx, cluster, clock, lo, last)
     incidents = _report_incidents(ctx, plan)
     seconds = time.monotonic() - began
     log.info("planned", state=plan.state, lo=str(plan.lo), hi=str(plan.hi), reason=plan.reason)
@@ -167,12 +167,14 @@ class MeasuredClock:
         return ts
 
 
-def _propose(ctx: StageContext, cluster: Cluster, clock: MeasuredClock, lo: int, last: WindowManifest | None) -> Plan:
+def _propose(
+    ctx: StageContext, cluster: Cluster, clock: MeasuredClock, lo: int, last: WindowManifest | None
+) -> WindowPlan:
     known = LandedState(lo, ctx.members.read_all(), last)
     return plan_next_window(ctx.replication, known, clock, cluster.registry, cluster.probe, stop_ts=ctx.stop_ts)
 
 
-def publish_landed_ts(ctx: StageContext, registry: Registry, landed_ts: int) -> None:
+def publish_landed_ts(ctx: StageContext, registry: NodeRegistry, landed_ts: int) -> None:
     """Publish `landed_ts` if the registry shows another one: the lake's own record decides.
 
     A smaller one: PD was unreachable right after the seal. A closing pump waits for it and blocks every plan meanwhile,
@@ -205,7 +207,7 @@ def find_blocked_since(events: Sequence[EventRow], lo: int) -> int | None:
     return since
 
 
-def _report_incidents(ctx: StageContext, plan: Plan) -> str:
+def _report_incidents(ctx: StageContext, plan: WindowPlan) -> str:
     """Log, record and describe transactions that pumps saw too late; empty if there are no new ones."""
     incidents = find_new_incidents(plan.members, ctx.windows.read_events(stage=STAGE))
     if not incidents:
@@ -215,7 +217,7 @@ def _report_incidents(ctx: StageContext, plan: Plan) -> str:
     return describe_incidents(incidents)
 
 
-def _alert(ctx: StageContext, plan: Plan, waited: float) -> None:
+def _alert(ctx: StageContext, plan: WindowPlan, waited: float) -> None:
     limit = ctx.replication.window.blocked_alert_s
     if waited > limit:
         raise IncompleteWindow(

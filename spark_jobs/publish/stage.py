@@ -14,7 +14,7 @@ from itertools import chain, pairwise
 import pyarrow as pa
 
 from binlake.base.lakecolumns import Message
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.feed.files.binlogs import BinlogPublisher
 from binlake.feed.files.publisher import FilePublisher
 from binlake.feed.manifest import EncodeManifest
@@ -25,13 +25,13 @@ from binlake.feed.ownposition import (
     leaves_position,
     require_own_position,
 )
-from binlake.feed.position import Position
+from binlake.feed.position import ChangePosition
 from binlake.feed.registry import SchemaRefused
 from binlake.feed.schemaids import SchemaIds
 from binlake.feed.schemaorder import MayRegister
 from binlake.feed.sealed import find_last_position, read_sealed, split_changes
-from binlake.feed.sent import Sent
-from binlake.feed.sink import Sink, open_sink
+from binlake.feed.sent import SentCounts
+from binlake.feed.sink import FeedSink, open_sink
 from binlake.feed.state import FeedState, read_state, record_finish
 from binlake.feed.waiting import list_windows_to_publish
 from binlake.lake.ddls import read_landed_ddls
@@ -54,7 +54,7 @@ def run(ctx: StageContext, bounds: Bounds, name: str, may_register: MayRegister 
     windows = list_windows_to_publish(ctx.windows, feed, state, bounds.hi)
     if not windows:
         return StageResult("publish", "already", bounds.lo, bounds.hi, detail={"feed": name})
-    sent = Sent()
+    sent = SentCounts()
     with _open_sender(ctx, feed, windows, state, may_register) as send:
         ctx.windows.record_together(_begin(ctx, feed, windows[:1]))
         for place, manifest in enumerate(windows):
@@ -72,15 +72,19 @@ def run(ctx: StageContext, bounds: Bounds, name: str, may_register: MayRegister 
     return StageResult("publish", "done", lo, hi, sent.messages, seconds, "", {"feed": name, **sent.build_detail()})
 
 
-def _begin(ctx: StageContext, feed: Feed, windows: Sequence[EncodeManifest]) -> list[WindowEvent]:
+def _begin(ctx: StageContext, feed: FeedSection, windows: Sequence[EncodeManifest]) -> list[WindowEvent]:
     """The events to record before the first write of `windows`; none for those of which the sink gets nothing."""
     return [build_start(feed, manifest, ctx.run_id) for manifest in windows if leaves_position(feed, manifest)]
 
 
 @contextmanager
 def _open_sender(
-    ctx: StageContext, feed: Feed, windows: Sequence[EncodeManifest], state: FeedState, may_register: MayRegister | None
-) -> Iterator[Callable[[EncodeManifest], Sent]]:
+    ctx: StageContext,
+    feed: FeedSection,
+    windows: Sequence[EncodeManifest],
+    state: FeedState,
+    may_register: MayRegister | None,
+) -> Iterator[Callable[[EncodeManifest], SentCounts]]:
     """A function that publishes one of `windows` and counts what it sent."""
     name = ctx.replication.name
     if feed.sink.storage is not None:
@@ -96,37 +100,37 @@ def _open_sender(
             # Another run may have sent these windows before its sink was fenced off.
             ctx.refresh()
             require_own_position(ctx.windows, feed, state, windows, out.position)
-            yield lambda manifest: publish_window(ctx.paths, manifest, out, ids) if manifest.messages else Sent()
+            yield lambda manifest: publish_window(ctx.paths, manifest, out, ids) if manifest.messages else SentCounts()
     else:
-        yield lambda _: Sent()
+        yield lambda _: SentCounts()
 
 
-def _publish_files(paths: LakePaths, manifest: EncodeManifest, files: FilePublisher | BinlogPublisher) -> Sent:
-    sent = Sent()
+def _publish_files(paths: LakePaths, manifest: EncodeManifest, files: FilePublisher | BinlogPublisher) -> SentCounts:
+    sent = SentCounts()
 
-    def read(after: Position | None) -> Iterator[pa.Table]:
+    def read(after: ChangePosition | None) -> Iterator[pa.Table]:
         for part in read_sealed(paths, manifest, after):
             sent.add(part)
             yield part
 
     messages = files.publish_window(manifest, read)
     # No topics: files have folders instead.
-    return Sent(messages, sent.bytes)
+    return SentCounts(messages, sent.bytes)
 
 
-def publish_window(paths: LakePaths, manifest: EncodeManifest, out: Sink, ids: SchemaIds) -> Sent:
+def publish_window(paths: LakePaths, manifest: EncodeManifest, out: FeedSink, ids: SchemaIds) -> SentCounts:
     """Send the messages that the sink does not have yet; returns what was sent.
 
     The last message sets the feed's position to the window's end: readers of positions then know that everything up to
     it has been sent (R-31).
     """
-    sent, parts = Sent(), read_sealed(paths, manifest, out.position)
+    sent, parts = SentCounts(), read_sealed(paths, manifest, out.position)
     pieces = (piece for part in parts for piece in split_changes(part, TRANSACTION_ROWS))
     for messages, following in pairwise(chain(pieces, [None])):
         ready = ids.add_headers(messages, manifest.schemas)
         whole = following is None and ids.refused is None
         if ready.num_rows:
-            out.publish(ready, Position.after_commit(manifest.hi) if whole else find_last_position(ready))
+            out.publish(ready, ChangePosition.after_commit(manifest.hi) if whole else find_last_position(ready))
             sent.add(ready)
         if ids.refused is not None:
             raise _locate_error(ids.refused, messages.slice(ready.num_rows, 1), paths)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from binlake.base import rowhash
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.ddl.definitions import build_cell
 from binlake.errors import ImmutableWindow
 from binlake.lake.tables import CHANGE, STATEMENT
@@ -20,7 +20,7 @@ from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.passed import MergedWindow
 from binlake.spark_jobs.tables.baserows import find_base_blocks
 from binlake.spark_jobs.tables.held import WindowChanges, read_window_changes
-from binlake.spark_jobs.tables.netchange import NetChange, count_groups
+from binlake.spark_jobs.tables.netchange import WindowNetChange, count_groups
 from binlake.spark_jobs.tables.netrows import HoldGroup, NetRows
 from binlake.spark_jobs.tables.render import render_blocks
 from binlake.spark_jobs.tables.rendered import Rendered, RenderGroup, build_renderer, hold_statements
@@ -55,7 +55,7 @@ def derive_net_again(
         _require(CHANGE.name, bounds, digest, rowhash.compute_digest(whole.fold))
         return whole
     groups = count_groups(sealed.merged.rows, ctx.measure(bounds))
-    net = NetChange(changes.rows if changes else [], cells, groups, bool(ctx.rules.routes), frozenset())
+    net = WindowNetChange(changes.rows if changes else [], cells, groups, bool(ctx.rules.routes), frozenset())
     with engine.open_store(ctx.paths, "again") as store:
         reduce, inputs = net.prepare(engine, store)
         made = NetRows.join(engine.run(HoldGroup(reduce, bounds.window), inputs))
@@ -64,7 +64,7 @@ def derive_net_again(
 
 
 def render_again(
-    ctx: StageContext, window: SinkWindow, target: Target, manifest: ApplyManifest, net: NetRows
+    ctx: StageContext, window: SinkWindow, target: TargetSection, manifest: ApplyManifest, net: NetRows
 ) -> Rendered:
     """The statements of `net` of which `manifest` seals only the digest, in memory. Raises ImmutableWindow."""
     limits, plain = BatchLimits(*manifest.limits), manifest.safe_mode == "plain"

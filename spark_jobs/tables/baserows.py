@@ -25,7 +25,7 @@ from binlake.changes.net.events import COLUMNS, SOURCE
 from binlake.ddl.definitions import Cell, SegmentTable
 from binlake.rows.codec.assemble import format_key_texts
 from binlake.rows.codec.texts import read_text_bytes
-from binlake.spark_jobs.engine.rows import Rows, Run
+from binlake.spark_jobs.engine.rows import Rows, SortedRun
 from binlake.statements.maps import ImageMaps
 
 _NAMES = (*COLUMNS, *SOURCE)
@@ -88,9 +88,9 @@ class BlockRows:
             arrays = [_build_column(block, name) for name in columns]
             yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema([NET.field(name) for name in columns]))
 
-    def list_runs(self) -> list[Run]:
+    def list_runs(self) -> list[SortedRun]:
         """As Rows: each block is a piece."""
-        return [Run(block.commit_ts, block.commit_ts, BlockRows((block,))) for block in self.blocks]
+        return [SortedRun(block.commit_ts, block.commit_ts, BlockRows((block,))) for block in self.blocks]
 
 
 def _build_column(block: BaseBlock, name: str) -> pa.Array:

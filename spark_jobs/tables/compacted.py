@@ -19,7 +19,7 @@ from binlake.spark_jobs.tables.rendered import RenderedAhead
 from binlake.spark_jobs.tables.sinks import SinkWindow, read_sql_window, require_merged
 from binlake.spark_jobs.tables.statements import LakeStatements
 from binlake.spark_jobs.tables.unsealed import COMPACT_AGAIN, build_compact_manifest
-from binlake.target import Position
+from binlake.target import TargetPosition
 from binlake.window.derived import CompactManifest, read_manifest_of
 from binlake.window.eventrow import EventRow
 from binlake.window.manifest import ApplyManifest
@@ -37,7 +37,7 @@ class Compacted:
 
     window: SinkWindow
     manifest: CompactManifest
-    position: Position
+    position: TargetPosition
     pinned: ApplyManifest | None
     net: NetRows | None = None
     merged: MergedWindow | None = None
@@ -66,12 +66,12 @@ class Converted:
     limits: tuple[int, ...] = ()
 
     @property
-    def position(self) -> Position:
+    def position(self) -> TargetPosition:
         """Where the target was, or will be."""
         return self.compacted.position
 
 
-def read_compacted(ctx: StageContext, bounds: Bounds, position: Position) -> Compacted:
+def read_compacted(ctx: StageContext, bounds: Bounds, position: TargetPosition) -> Compacted:
     """The window `bounds` as compact left it in the lake. Raises as `read_newest` and `open_manifest`."""
     pinned = open_manifest(ctx, bounds, position)
     manifest = read_current(ctx, bounds) if pinned is None else read_pinned(ctx, pinned)

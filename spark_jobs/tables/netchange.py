@@ -30,7 +30,7 @@ from binlake.changes.net.moves import MOVES, find_moves, find_origins
 from binlake.changes.net.runs import FIELDS, reduce_runs, runs_from_table, runs_to_table, start_runs
 from binlake.ddl.definitions import Cell
 from binlake.rows.codec import MUTATION_SCHEMA
-from binlake.spark_jobs.engine.blocks import Store
+from binlake.spark_jobs.engine.blocks import RowStore
 from binlake.spark_jobs.engine.engine import Engine
 from binlake.spark_jobs.engine.exchange import Shares, Split, exchange
 from binlake.spark_jobs.engine.rows import HeldRows, Rows, read_table
@@ -127,7 +127,7 @@ Group = tuple[int, tuple[Rows, ...]]
 
 
 @dataclass(frozen=True)
-class NetChange:
+class WindowNetChange:
     """What net changes are computed from: the parts of a window's rows, their cells, and the number of groups."""
 
     parts: Sequence[Rows]
@@ -136,7 +136,7 @@ class NetChange:
     routed: bool = False
     strict: frozenset[Cell] = frozenset()
 
-    def prepare(self, engine: Engine, store: Store) -> tuple[Reduce, list[Group]]:
+    def prepare(self, engine: Engine, store: RowStore) -> tuple[Reduce, list[Group]]:
         """The second task, and its inputs in order; groups without rows are left out. Raises as ReduceRows."""
         cells = tuple(self.cells)
         split, reduce = ReduceRows(cells, self.groups, self.routed), ReduceGroup(cells, self.strict)
@@ -149,7 +149,7 @@ class NetChange:
 
 
 def find_key_arrivals(
-    engine: Engine, store: Store, parts: Sequence[Rows], cells: Sequence[Cell], groups: int
+    engine: Engine, store: RowStore, parts: Sequence[Rows], cells: Sequence[Cell], groups: int
 ) -> tuple[list[History], Iterator[pa.RecordBatch]]:
     """(the histories by number, ARRIVALS of the rows in `cells`, in batches). Raises SchemaError."""
     numbers = number_histories(cells)
@@ -163,7 +163,7 @@ def _split_steps(rows: Rows, cells: tuple[Cell, ...], numbers: dict[History, int
     return Split([(steps, find_groups(steps["key"], groups))], None)
 
 
-def _find_arrivals_of(parts: Sequence[Rows], store: Store) -> list[Rows]:
+def _find_arrivals_of(parts: Sequence[Rows], store: RowStore) -> list[Rows]:
     return store.put([find_arrivals(read_table(parts, STEPS))])
 
 

@@ -14,7 +14,7 @@ from binlake.base.dictionaries import number_values
 from binlake.base.lakecolumns import Change
 from binlake.base.rowhash import Fold
 from binlake.ddl.definitions import Cell, SegmentTable
-from binlake.lake.parts import Part, write_parts
+from binlake.lake.parts import TablePart, write_parts
 from binlake.lake.tables import CHANGE
 from binlake.spark_jobs.engine.engine import Keeper
 from binlake.spark_jobs.engine.lakerows import list_written_rows
@@ -36,7 +36,7 @@ class NetRows:
     changes they are. `blocks`: the rows as blocks of a full load instead of groups.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[TablePart, ...]
     fold: Fold
     groups: tuple[Group, ...]
     sizes: Mapping[SegmentTable, int]
@@ -157,7 +157,7 @@ def _compute_rows(reduced: Iterable[pa.Table], window: str, made: _Made) -> Iter
                 yield piece
 
 
-def _list_row_groups(folder: str, part: Part, sizes: Sequence[int]) -> list[Rows]:
+def _list_row_groups(folder: str, part: TablePart, sizes: Sequence[int]) -> list[Rows]:
     """The row groups of the only file of a group of keys; it has one window."""
     return [FileRows(((f"{folder}/{part.path}", (number,)),), size) for number, size in enumerate(sizes)]
 

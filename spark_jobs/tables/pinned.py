@@ -9,21 +9,21 @@ import json
 from collections.abc import Sequence
 
 from binlake.base import rowhash
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import CheckpointConflict, CheckpointMoved, ImmutableWindow, LostRange
 from binlake.lake.moved import record_moves
 from binlake.spark_jobs.engine.engine import Engine
 from binlake.spark_jobs.engine.rows import Rows
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.lake import fold_rows
-from binlake.target import Position, read_position
+from binlake.target import TargetPosition, read_position
 from binlake.window.manifest import ApplyManifest
 
 _LAST_EVENTS = 50
 """Events of finalize among which the last one at a target is searched: restores into other targets add theirs."""
 
 
-def read_target_position(ctx: StageContext, bounds: Bounds) -> Position:
+def read_target_position(ctx: StageContext, bounds: Bounds) -> TargetPosition:
     """The target's position; `bounds` must lie in the landed range. Raises CheckpointConflict, TargetUnavailable.
 
     Also raises CheckpointMoved, and records it for the page, if another hand moved the position since this lake or the
@@ -38,19 +38,19 @@ def read_target_position(ctx: StageContext, bounds: Bounds) -> Position:
     return position
 
 
-def _read_own_position(ctx: StageContext, target: Target, cluster_id: int) -> Position:
+def _read_own_position(ctx: StageContext, target: TargetSection, cluster_id: int) -> TargetPosition:
     position = read_position(target, ctx.replication.name, cluster_id)
     if not position.is_recorded and position.commit_ts is not None and position.opened is None:
         _require_own(ctx, target, position.commit_ts)
     return position
 
 
-def name_target(target: Target) -> str:
+def name_target(target: TargetSection) -> str:
     """The name of a target in the events of finalize: where it is, and where its checkpoint is there."""
     return f"{target.host}:{target.port}/{target.checkpoint_schema}"
 
 
-def _require_own(ctx: StageContext, target: Target, commit_ts: int) -> None:
+def _require_own(ctx: StageContext, target: TargetSection, commit_ts: int) -> None:
     """Require what this lake finalized last at `target`, whose own record is gone. Raises CheckpointMoved."""
     ended = ctx.windows.read_last_events(("finalize",), _LAST_EVENTS, ("done",), sink="sql")
     own = next((event for event in ended if json.loads(event["detail"]).get("target") == name_target(target)), None)
@@ -72,7 +72,7 @@ def read_cluster_id(ctx: StageContext, bounds: Bounds) -> int:
     return manifest.cluster_id
 
 
-def find_next_start(ctx: StageContext, position: Position) -> int:
+def find_next_start(ctx: StageContext, position: TargetPosition) -> int:
     """The lo of the target's next window. Raises LostRange, CheckpointConflict if the lake does not hold it."""
     landed, checkpoint = ctx.windows.find_landed_range(), position.commit_ts
     if landed is None:
@@ -92,12 +92,12 @@ def find_next_start(ctx: StageContext, position: Position) -> int:
     return checkpoint
 
 
-def is_next(ctx: StageContext, bounds: Bounds, position: Position) -> bool:
+def is_next(ctx: StageContext, bounds: Bounds, position: TargetPosition) -> bool:
     """Whether `bounds` begin where the target is, which holds no window open. Raises as `find_next_start`."""
     return position.window is None and find_next_start(ctx, position) == bounds.lo
 
 
-def open_manifest(ctx: StageContext, bounds: Bounds, position: Position) -> ApplyManifest | None:
+def open_manifest(ctx: StageContext, bounds: Bounds, position: TargetPosition) -> ApplyManifest | None:
     """The manifest of `bounds` if the target holds exactly this window open, else None.
 
     Raises CheckpointConflict; ImmutableWindow if its digests are of an older kind.

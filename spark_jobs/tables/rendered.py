@@ -14,10 +14,10 @@ import structlog
 
 from binlake.base import rowhash
 from binlake.base.rowhash import Fold
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.ddl.definitions import SegmentTable, require_definition
 from binlake.errors import BinlakeError
-from binlake.lake.parts import Part, write_parts
+from binlake.lake.parts import TablePart, write_parts
 from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.spark_jobs.engine.engine import HELD_BYTES, Engine, Keeper
 from binlake.spark_jobs.engine.rows import read_table
@@ -44,7 +44,7 @@ class Rendered:
     has them in memory.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[TablePart, ...]
     index: pa.Table
     change: Fold
     rows: pa.Table | None
@@ -76,7 +76,7 @@ class RenderedAhead:
 def build_renderer(
     replication: str,
     window: SinkWindow,
-    target: Target,
+    target: TargetSection,
     limits: BatchLimits,
     places: Iterable[SegmentTable],
     *,
@@ -96,7 +96,7 @@ def build_renderer(
     )
 
 
-def find_accepted(target: Target, names: Iterable[Name]) -> frozenset[Name]:
+def find_accepted(target: TargetSection, names: Iterable[Name]) -> frozenset[Name]:
     """Those of `names` for which the configuration accepts a difference from the source's table."""
     options = {name: find_option(target, name) for name in names}
     return frozenset(name for name, option in options.items() if option is not None and option.accept)

@@ -18,7 +18,7 @@ import structlog
 
 from binlake.base.redaction import redact_key
 from binlake.changes.net.arrivals import History
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.ddl.shardlocks import Hold
 from binlake.errors import SchemaError
 from binlake.lake.keyowners import KeyOwner, find_key_owners
@@ -28,7 +28,7 @@ from binlake.rows.schema import TableDef
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.tables.pinned import find_next_start, read_target_position
 from binlake.spark_jobs.tables.sinks import SinkWindow, read_target_tables
-from binlake.target import Position, Session
+from binlake.target import TargetPosition, TargetSession
 from binlake.target.apply.presence import find_present_keys
 from binlake.target.definitions.forms import Name
 from binlake.target.definitions.remainingrows import moves_rows
@@ -68,7 +68,7 @@ def find_shared_tables(ctx: StageContext, window: SinkWindow, touched: set[Name]
 
 
 def require_own_keys(
-    ctx: StageContext, window: SinkWindow, new_keys: NewKeys, position: Position, *, strict: bool
+    ctx: StageContext, window: SinkWindow, new_keys: NewKeys, position: TargetPosition, *, strict: bool
 ) -> int:
     """The number of new keys that the target already had from an unknown source table. `new_keys`: of shared tables.
 
@@ -144,12 +144,12 @@ def _iterate_rounds(new_keys: NewKeys) -> Iterator[list[Arrival]]:
 
 
 def _find_unexplained(
-    ctx: StageContext, window: SinkWindow, target: Target, arrivals: Sequence[Arrival]
+    ctx: StageContext, window: SinkWindow, target: TargetSection, arrivals: Sequence[Arrival]
 ) -> list[Arrival]:
     """Arrivals whose keys the target already has and whose writer the lake does not know. Raises SchemaError."""
     unknown: list[Arrival] = []
     holds = _holds(ctx, window)
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         for name, group in _group_by_table(arrivals):
             table = window.definitions.find_at(*name, window.bounds.lo)
             if table is None:
@@ -177,7 +177,7 @@ def _meets_old_rows(window: SinkWindow, table: TableDef, arrival: Arrival) -> bo
     return arrival.commit_ts < end and arrival.columns == table.find_identity().columns
 
 
-def _find_taken(session: Session, table: TableDef, arrivals: Sequence[Arrival]) -> list[Arrival]:
+def _find_taken(session: TargetSession, table: TableDef, arrivals: Sequence[Arrival]) -> list[Arrival]:
     keys = [json.loads(arrival.key) for arrival in arrivals]
     return [arrivals[number] for number in find_present_keys(session, table, keys)]
 

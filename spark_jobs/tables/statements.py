@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from binlake.base.lakecolumns import Statement
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.ddl.definitions import SegmentTable
 from binlake.lake.dataset import open_dataset
 from binlake.lake.mutations import read_touched_tables
@@ -42,7 +42,7 @@ _SMALL_SEGMENTS_BYTES = 16 << 20
 """Bytes of text of neighbouring segments that are read together."""
 
 
-def quote_copy_name(target: Target, replication: str, window: str, place: SegmentTable) -> str:
+def quote_copy_name(target: TargetSection, replication: str, window: str, place: SegmentTable) -> str:
     """The quoted name of the copy of a table that a segment of `window` creates."""
     return quote_qualified_name(target.checkpoint_schema, format_copy_name(replication, window, *place))
 
@@ -58,7 +58,7 @@ class LakeStatements:
         self,
         paths: LakePaths,
         window: SinkWindow,
-        target: Target,
+        target: TargetSection,
         replication: str,
         rows: pa.Table | None = None,
         *,
@@ -236,7 +236,7 @@ class LakeStatements:
 
 
 def read_statements(
-    ctx: StageContext, window: SinkWindow, target: Target, rows: pa.Table | None = None
+    ctx: StageContext, window: SinkWindow, target: TargetSection, rows: pa.Table | None = None
 ) -> LakeStatements:
     """The statements of `window` in the lake; `rows`: the same rows, if they are still in memory."""
     assumes_defaults = ctx.replication.source.session_variables == "default"

@@ -8,7 +8,7 @@ from collections import Counter
 import cost_per_row
 import numpy as np
 import pytest
-from bulk_load import WRITERS, BulkLoad, Known
+from bulk_load import WRITERS, BulkLoad, KnownTransactions
 from sysbench_rows import LOADS
 
 from binlake.rows.schema import SchemaState, WindowSchemas
@@ -59,7 +59,7 @@ def test_transactions_of_concurrent_writers_interleave() -> None:
         def wait(self) -> None:
             pass
 
-    bulk = BulkLoad(LOADS["a"], cost_per_row.Clock(), 1, [Recorder()])
+    bulk = BulkLoad(LOADS["a"], cost_per_row.BenchClock(), 1, [Recorder()])
     bulk.create()
     order.clear()
     bulk.write(LOADS["a"].roles, 3 * WRITERS)
@@ -72,7 +72,7 @@ def test_transactions_of_concurrent_writers_interleave() -> None:
 
 
 def test_status_port_knows_the_outcome_of_a_transaction() -> None:
-    known = Known()
+    known = KnownTransactions()
     known.begin(100, 10)
     known.begin(300, 10)
     known.end(100, 200)

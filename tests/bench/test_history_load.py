@@ -14,7 +14,7 @@ from history_load import (
 
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import match_keys, match_table, read_changes
-from binlake.lake.seek import Budget, find_newest
+from binlake.lake.seek import TimeBudget, find_newest
 from binlake.lake.tables import BINLOG, MUTATION, parse_schema
 from binlake.spark_jobs.commands.maintain import write_clustered
 from binlake.spark_jobs.job.lake import commit_parts, ensure_tables
@@ -48,7 +48,7 @@ def test_rows_are_found_where_the_stages_would_have_written_them(tmp_path: Path)
         ("insert", True, False), ("update", False, False), ("delete", False, True),
     }  # fmt: skip
     where = match_table(row.db, row.table) & match_keys([row.key])
-    assert row in find_newest(paths, 0, 1 << 62, where, 20, Budget(60)).changes
+    assert row in find_newest(paths, 0, 1 << 62, where, 20, TimeBudget(60)).changes
     binlogs = build_binlogs(cut_by_day(COUNT, 700)[0], STEP)
     assert binlogs.schema == parse_schema(BINLOG.build_spark_schema())
     assert binlogs["commit_ts"].to_pylist() == sorted({one.commit_ts for one in found})[: binlogs.num_rows]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
-from sysbench_rows import LOADS, Writer
+from sysbench_rows import LOADS, SysbenchWriter
 from target_floor import check_rows
 
 from deploy.local.mariadb import MariaDb
@@ -37,13 +37,13 @@ class Shown:
         return next(self._rows, None)
 
 
-def write_rows() -> tuple[Writer, list[list[Line]]]:
-    writer = Writer(LOADS["c"].with_scale(0.001))
+def write_rows() -> tuple[SysbenchWriter, list[list[Line]]]:
+    writer = SysbenchWriter(LOADS["c"].with_scale(0.001))
     writer.build_block(writer.load.list_setup_roles(), 0, writer.load.rows)
     return writer, [list(writer.iterate_rows(number)) for number in range(writer.load.tables)]
 
 
-def find_differences(writer: Writer, tables: list[list[Line]]) -> list[str]:
+def find_differences(writer: SysbenchWriter, tables: list[list[Line]]) -> list[str]:
     return check_rows(cast(MariaDb, Shown(tables)), writer)
 
 

@@ -11,7 +11,7 @@ import pytest
 from binlake.base.filestore import LocalStore
 from binlake.binlogfile.checking import list_files, verify_files
 from binlake.binlogfile.framing import pack_record
-from binlake.binlogfile.index import PATH, Index, IndexedFile
+from binlake.binlogfile.index import PATH, BinlogIndex, IndexedFile
 from binlake.cli import run
 from binlake.wire import pb_binlog_pb2 as pb
 
@@ -37,7 +37,7 @@ def folder(at: Path, *, indexed: bool = True, since: int = 0) -> LocalStore:
         crc = zlib.crc32(data)
         files.append(IndexedFile(name, stamps[0], stamps[-1], len(data), len(stamps), crc))
     if indexed:
-        store.put(PATH, Index("demo.backup", since + 5, since + 40, tuple(files)).to_json())
+        store.put(PATH, BinlogIndex("demo.backup", since + 5, since + 40, tuple(files)).to_json())
     return store
 
 
@@ -82,7 +82,7 @@ def test_replaced_or_moved_records_are_found(tmp_path: Path) -> None:
     assert problems(store) == ["2: its bytes do not match the checksum in the index"]
     data = content([11, 9])
     file = IndexedFile(NAMES[1], 11, 11, len(data), 3, zlib.crc32(data))
-    index = Index("demo.backup", 5, 40, (list_index(store).files[0], file))
+    index = BinlogIndex("demo.backup", 5, 40, (list_index(store).files[0], file))
     store.put(NAMES[1], data)
     store.put(PATH, index.to_json())
     assert problems(store) == [
@@ -99,14 +99,14 @@ def test_a_commit_may_be_in_two_files(tmp_path: Path) -> None:
         data = content(stamps)
         store.put(name, data)
         files.append(IndexedFile(name, stamps[0], stamps[-1], len(data), len(stamps), zlib.crc32(data)))
-    store.put(PATH, Index("demo.backup", 5, 40, tuple(files)).to_json())
+    store.put(PATH, BinlogIndex("demo.backup", 5, 40, tuple(files)).to_json())
     seen: list[int] = []
     assert verify_files(store, lambda item: seen.append(item.commit_ts)).is_intact
     assert seen == [10, 12, 12, 12, 12, 20]
 
 
-def list_index(store: LocalStore) -> Index:
-    return Index.from_json(store.get(PATH) or b"")
+def list_index(store: LocalStore) -> BinlogIndex:
+    return BinlogIndex.from_json(store.get(PATH) or b"")
 
 
 def test_drainer_files_with_repetitions_and_gaps(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from binlake.base.filestore import LocalStore
 from binlake.binlogfile.framing import DamagedFile, compress, pack_record
-from binlake.binlogfile.index import PATH, Index, IndexedFile
+from binlake.binlogfile.index import PATH, BinlogIndex, IndexedFile
 from binlake.binlogfile.names import BinlogFile, format_file_name, parse_name
-from binlake.binlogfile.reading import Ddl, Transaction, decode_datum, read_items
+from binlake.binlogfile.reading import BinlogDdl, BinlogTransaction, decode_datum, read_items
 from binlake.errors import Permanent
 from binlake.rows.codec import datum as d
 from binlake.rows.schema import mysqltypes as t
@@ -86,12 +86,12 @@ def test_rows_and_ddl_are_read(tmp_path: Path) -> None:
     texts = ["CREATE DATABASE `shop`;", "use shop; CREATE TABLE item (id INT);", "use `a``;b`; DROP TABLE t;;"]
     store = folder(tmp_path, [ddl(10 + place, text) for place, text in enumerate(texts)], [dml(20, *changes)])
     *ddls, rows = read_items(store)
-    assert [(one.db, one.sql) for one in ddls if isinstance(one, Ddl)] == [
+    assert [(one.db, one.sql) for one in ddls if isinstance(one, BinlogDdl)] == [
         ("", "CREATE DATABASE `shop`"),
         ("shop", "CREATE TABLE item (id INT)"),
         ("a`;b", "DROP TABLE t"),
     ]
-    assert isinstance(rows, Transaction)
+    assert isinstance(rows, BinlogTransaction)
     assert [(one.db, one.table, one.kind) for one in rows.events] == [
         ("shop", "item", "insert"),
         ("shop", "item", "update"),
@@ -156,7 +156,7 @@ def test_damage_error_names_the_position(tmp_path: Path, damage: object, message
 def test_invalid_row_is_damage(tmp_path: Path) -> None:
     store = folder(tmp_path, [dml(10, event(0, b"\xff"))])
     [item] = read_items(store)
-    assert isinstance(item, Transaction)
+    assert isinstance(item, BinlogTransaction)
     with pytest.raises(DamagedFile, match="a row cannot be read"):
         _ = item.events
 
@@ -228,8 +228,8 @@ def test_index_defines_the_content(tmp_path: Path) -> None:
         IndexedFile(NAMES[0], 10, 10, len(first), 1, zlib.crc32(first)),
         IndexedFile(NAMES[1], 20, 20, one, 1, zlib.crc32(second[:one])),
     )
-    index = Index("r.f", 5, 21, files)
-    assert Index.from_json(index.to_json()) == index
+    index = BinlogIndex("r.f", 5, 21, files)
+    assert BinlogIndex.from_json(index.to_json()) == index
     store.put(PATH, index.to_json())
     # Records after the index belong to a window that is still being written, so they are not read.
     assert stamps(store) == [10, 20]
@@ -254,7 +254,7 @@ def test_order_is_checked_with_an_index(tmp_path: Path) -> None:
     assert stamps(store) == [20]
     data = (tmp_path / NAMES[0]).read_bytes()
     file = IndexedFile(NAMES[0], 20, 10, len(data), 2, zlib.crc32(data))
-    store.put(PATH, Index("r.f", 0, 30, (file,)).to_json())
+    store.put(PATH, BinlogIndex("r.f", 0, 30, (file,)).to_json())
     with pytest.raises(DamagedFile, match="commit_ts 10 comes after 20"):
         stamps(store)
 

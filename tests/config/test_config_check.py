@@ -14,7 +14,7 @@ from support.replication_files import write_replication
 from binlake import tso
 from binlake.cli import run
 from binlake.config.load import check_replication, load_replication
-from binlake.config.model import Replication, Target
+from binlake.config.model import Replication, TargetSection
 from binlake.config.problems import find_notifier_problems, find_problems
 from binlake.errors import ConfigError
 
@@ -242,13 +242,13 @@ def value(one: Any) -> str:
 )
 def test_batch_rows_are_those_set_or_those_of_the_mode(text: str, mode: str, rows: int) -> None:
     value = text if text == "auto" else int(text)
-    assert Target.model_validate({"txn-batch": value, "mode": mode}).batch_rows == rows
+    assert TargetSection.model_validate({"txn-batch": value, "mode": mode}).batch_rows == rows
 
 
 @pytest.mark.parametrize("value", [0, -1, "many"])
 def test_batch_without_rows_is_refused(value: object) -> None:
     with pytest.raises(ValidationError):
-        Target.model_validate({"txn-batch": value})
+        TargetSection.model_validate({"txn-batch": value})
 
 
 @pytest.mark.parametrize(("compression", "warned"), [("none", False), ("gzip", True), ("zstd", True)])

@@ -8,12 +8,12 @@ import pytest
 from support.replication_files import write_replication
 
 from binlake.base.secrets import find_connections, resolve_secret
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.config.load import load_replication
 from binlake.config.problems import list_plain_secrets
 from binlake.errors import ConfigError
 from binlake.feed.kafkaclient import build_client_settings
-from binlake.feed.registry import Registry
+from binlake.feed.registry import SchemaRegistry
 from binlake.pump_service.feeder.settings import read_settings
 
 SQL = 'sql = {host = "tidb", user = "reader", password = "env:BINLAKE_TEST_SQL"}'
@@ -98,18 +98,18 @@ def test_password_in_feeder_toml_must_be_allowed_by_name(tmp_path: Path, monkeyp
 
 def test_secrets_of_feeds_are_read_where_they_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     uri = "kafka+ssl://h:1/t?protocol=avro&sasl-mechanism=plain&sasl-user=airflow:k&sasl-password=airflow%3Ak"
-    feed = Feed(name="f", sink_uri=uri, schema_registry="http://ann:env:BINLAKE_TEST_REGISTRY@h:1")
+    feed = FeedSection(name="f", sink_uri=uri, schema_registry="http://ann:env:BINLAKE_TEST_REGISTRY@h:1")
     before = feed.compute_data_hash()
     assert feed.sink.kafka is not None
     with pytest.raises(ConfigError, match="sasl-user names the Airflow connection k"):
         build_client_settings(feed.sink.kafka)
     with pytest.raises(ConfigError, match="schema-registry names an environment variable"):
-        Registry(feed.schema_registry)
+        SchemaRegistry(feed.schema_registry)
     monkeypatch.setenv("AIRFLOW_CONN_K", "kafka://ann:hidden@h")
     monkeypatch.setenv("BINLAKE_TEST_REGISTRY", "hidden")
     settings = build_client_settings(feed.sink.kafka)
     assert (settings["sasl.username"], settings["sasl.password"]) == ("ann", "hidden")
-    with Registry(feed.schema_registry) as registry:
+    with SchemaRegistry(feed.schema_registry) as registry:
         assert registry.shown == "http://h:1"
     # Another password does not encode messages again.
     assert feed.compute_data_hash() == before
@@ -120,7 +120,7 @@ def test_passwords_of_feeds_in_the_file_are_said() -> None:
     kafka = "kafka://h:1/t?protocol=canal-json&sasl-mechanism=plain&sasl-user=a&sasl-password="
     s3 = "s3://b/p?protocol=canal-json&access-key=a&secret-access-key="
     for uri, key in ((kafka, "sasl-password"), (s3, "secret-access-key")):
-        assert list_plain_secrets(Feed(name="f", sink_uri=f"{uri}Hidden")) == [key]
-        assert list_plain_secrets(Feed(name="f", sink_uri=f"{uri}env:NAME")) == []
-    registered = Feed(name="f", sink_uri=f"{kafka}env:N", schema_registry="http://a:Hidden@h:1")
+        assert list_plain_secrets(FeedSection(name="f", sink_uri=f"{uri}Hidden")) == [key]
+        assert list_plain_secrets(FeedSection(name="f", sink_uri=f"{uri}env:NAME")) == []
+    registered = FeedSection(name="f", sink_uri=f"{kafka}env:N", schema_registry="http://a:Hidden@h:1")
     assert list_plain_secrets(registered) == ["schema-registry"]

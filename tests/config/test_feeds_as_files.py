@@ -12,7 +12,7 @@ from support.replication_files import write_replication
 from binlake.base.tomltext import to_toml
 from binlake.cli import run
 from binlake.config import load_replication
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.config.feedfiles import build_feed_path, write_feed_file
 from binlake.config.load import check_replication
 from binlake.errors import ConfigError
@@ -21,8 +21,8 @@ URI = "kafka://127.0.0.1:9092/t?protocol=avro&sasl-mechanism=plain&sasl-user=u&s
 SECTION = '[[feed]]\nname = "inside"\nsink-uri = "kafka://127.0.0.1:9092/t?protocol=avro"\n'
 
 
-def feed(name: str = "kafka-avro", **more: Any) -> Feed:
-    return Feed.model_validate({"name": name, "sink-uri": URI, **more})
+def feed(name: str = "kafka-avro", **more: Any) -> FeedSection:
+    return FeedSection.model_validate({"name": name, "sink-uri": URI, **more})
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from support.replication_files import write_replication
 
-from binlake.cluster.control.config import ConfigCommand
+from binlake.cluster.control.config import SourceConfigCommand
 from binlake.config.matching import match_rules, select_own_tables
 from binlake.config.model import Replication
 from binlake.errors import SourceUnavailable
-from binlake.pump_service.statusport.answers import History
+from binlake.pump_service.statusport.answers import StatusJobs
 from binlake.pump_service.statusport.server import StatusServer
 from binlake.testkit.captures.capture import Capture
 from binlake.testkit.replay.outcomes import Outcomes
-from binlake.testkit.replay.recorded import Mvcc
+from binlake.testkit.replay.recorded import RecordedMvcc
 
 TABLES = [("shop_1", "orders"), ("shop_1", "log_a"), ("Shop_2", "orders"), ("test", "order_items"), ("test", "tmp_x")]
 KAFKA = "kafka://127.0.0.1:9092/t?protocol=canal-json"
@@ -110,14 +110,16 @@ def serve() -> Iterator[Callable[[Sequence[dict[str, Any]]], str]]:
     with ExitStack() as stack:
         yield (
             lambda jobs: (
-                stack.enter_context(StatusServer({}, History(jobs), Mvcc(Outcomes([]), {}), lambda: 1 << 62)).url
+                stack.enter_context(
+                    StatusServer({}, StatusJobs(jobs), RecordedMvcc(Outcomes([]), {}), lambda: 1 << 62)
+                ).url
             )
         )
 
 
 def check(file: Path) -> int:
     """The exit status of `binlake config check FILE --against source`."""
-    command, parser = ConfigCommand(), argparse.ArgumentParser()
+    command, parser = SourceConfigCommand(), argparse.ArgumentParser()
     command.add_arguments(parser)
     return command.run(parser.parse_args(["check", str(file), "--against", "source"]))
 

@@ -23,7 +23,7 @@ from binlake.rows.schema import Action, ColumnInfo, DbInfo, DdlJob, TableDef, Wi
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import build_database_json, build_job_json
 from binlake.statements.literal import quote_name, quote_qualified_name
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.wire import build
 from deploy.local.commitlog import CommitLog
 from deploy.local.direct import DirectReplay
@@ -116,7 +116,7 @@ class Daily:
         self.tables: dict[str, Table] = {}
         self.log = CommitLog([], [], [])
         target = target_of(server)
-        self.upstream, self.session = Session(target), Session(target)
+        self.upstream, self.session = TargetSession(target), TargetSession(target)
         self.replay = DirectReplay(self.log, self.session, dialect=server.name)
         self._db = DbInfo.from_json(build_database_json(next(self._ids), DB))
         self._database(Action.CREATE_SCHEMA, f"CREATE DATABASE `{DB}`")

@@ -8,7 +8,7 @@ from daily import DB, Daily
 from binlake.dialect import DdlText, map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.schema import Action
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 
 pytestmark = pytest.mark.mariadb
 
@@ -44,8 +44,8 @@ def test_case_15_drop_recover_insert(daily: Daily) -> None:
     recovered = daily.run(Action.RECOVER_TABLE, "RECOVER TABLE `t`", "t", table)
     with pytest.raises(TargetRefused, match=rf"commit_ts={recovered} .*RECOVER TABLE.*ignore-txn-commit-ts"):
         daily.advance()
-    after = Definitions((), (table,))
-    text = DdlText(recovered, DB, "t", "RECOVER TABLE `t`;", Definitions((), ()), after)
+    after = DdlSide((), (table,))
+    text = DdlText(recovered, DB, "t", "RECOVER TABLE `t`;", DdlSide((), ()), after)
     assert map_ddl(text, "tidb").sql == (f"USE `{DB}`", "RECOVER TABLE `t`")
 
 

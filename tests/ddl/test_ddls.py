@@ -15,7 +15,7 @@ from binlake.ddl.injected import add_injections
 from binlake.dialect.bytewise import derive_bytewise_definitions
 from binlake.dialect.replacement import Injection
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rules import Rules
 from binlake.testkit.captures.capture import Capture
 from binlake.wire import binlog_pb2
@@ -137,7 +137,7 @@ def test_ddl_keeps_its_sessions_time_zone_in_the_lake_and_through_routes() -> No
     assert {zones[job] for job in zones if job not in by_job} == {"+02:00"}
     assert all(zones[job] and zones[job] != "+02:00" for job in zones if job in by_job)
     one = next(ddl for ddl in planned if not ddl.reason)
-    assert Definitions.from_json(one.after.to_json()).session == one.after.session
+    assert DdlSide.from_json(one.after.to_json()).session == one.after.session
     assert derive_bytewise_definitions(one.after, "mariadb").session == one.after.session
 
 

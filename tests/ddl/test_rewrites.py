@@ -9,7 +9,7 @@ from binlake.ddl.definitions import LandedDdl
 from binlake.ddl.rewrites import find_rewritten_tables
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 
 ID, V = col("id"), col("v", t.VARCHAR, flen=20)
 
@@ -20,7 +20,7 @@ def build_table(*columns: object, name: str = "a", ident: int = 100, parts: tupl
 
 
 def ddl(before: TableDef | None, after: TableDef | None, ts: int = 5, decision: str = "apply") -> LandedDdl:
-    sides = [Definitions((), () if side is None else (side,)) for side in (before, after)]
+    sides = [DdlSide((), () if side is None else (side,)) for side in (before, after)]
     return LandedDdl(ts, ts, ts - 1, 1, 1, 12, "d", "a", "q", "q", decision, "", *sides)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from binlake.errors import ConfigError
 from binlake.testkit.captures.capture import StateAt
-from deploy.local.captures import Outcome, list_captures, place_states, select_sample
+from deploy.local.captures import CaptureResult, list_captures, place_states, select_sample
 
 
 def test_every_folder_with_binlogs_is_a_capture(tmp_path: Path) -> None:
@@ -27,7 +27,9 @@ def test_folder_without_captures_is_one_clear_error(tmp_path: Path) -> None:
 
 
 def test_line_says_equal_or_shows_the_first_difference() -> None:
-    outcome = Outcome("keys", "direct", transactions=1246, rows=3000, states=5, recorded=9, windows=6, seconds=12.34)
+    outcome = CaptureResult(
+        "keys", "direct", transactions=1246, rows=3000, states=5, recorded=9, windows=6, seconds=12.34
+    )
     words = [
         "keys",
         "direct",

@@ -100,3 +100,12 @@ def test_cited_part_without_a_section_is_found_and_a_section_that_nobody_lists(t
 def test_functions_named_make_are_listed() -> None:
     code = "def make_row(): ...\nclass A:\n    def _make_key(self): ...\n    def remake_it(self): ...\n"
     assert checks.find_made_names(code) == ["make_row", "_make_key"]
+
+
+def test_public_class_that_two_files_define_is_named_with_both() -> None:
+    sources = {
+        "a.py": "class Row:\n    class Own: ...\nclass _Part: ...\n",
+        "b.py": "class Row(A): ...\nclass _Part: ...\n",
+    }
+    assert checks.find_repeated_classes(sources) == ["Row: a.py, b.py"]
+    assert checks.find_repeated_classes({"a.py": sources["a.py"]}) == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from binlake import tso
-from deploy.local.demo_mysql import Demo
+from deploy.local.demo_mysql import MysqlDemo
 from deploy.local.demo_report import Report
 
 
@@ -36,7 +36,7 @@ def test_mysql_demo_prints_the_age_of_the_window_when_it_was_applied(capsys: pyt
         def read_events(self) -> list[dict[str, Any]]:
             return events
 
-    demo = Demo.__new__(Demo)
+    demo = MysqlDemo.__new__(MysqlDemo)
     demo.report, demo._windows = Report(), set()
     demo.__dict__["_log"] = Log()
     demo.report_windows()

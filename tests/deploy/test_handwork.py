@@ -11,7 +11,7 @@ from support.workload import Workload, integer, text
 
 from binlake.errors import TargetRefused
 from binlake.rows.schema import DdlJob, WindowDdl
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.wire import binlog_pb2 as pb
 from deploy.local.commitlog import CommitLog
 from deploy.local.direct import DirectReplay
@@ -50,7 +50,7 @@ def test_column_that_cannot_hold_its_default_is_created_by_ddl_replacement(maria
     mariadb.wipe()
     log = log_with_a_lost_default()
     last = log.rows[-1][0]
-    with closing(Session(target_of(mariadb))) as session:
+    with closing(TargetSession(target_of(mariadb))) as session:
         replay = DirectReplay(log, session)
         replay.advance(last)
     assert rows(mariadb, "SELECT * FROM d.t ORDER BY id") == [(1, "ö", "\ufffd", 7), (2, "o", "\ufffd", None)]
@@ -64,5 +64,5 @@ def test_ddl_stops_without_a_replacement(mariadb: MariaDb, monkeypatch: pytest.M
     monkeypatch.setattr("deploy.local.direct.plan_handwork", lambda _: Handworks((), ()))
     log = log_with_a_lost_default()
     refusal = pytest.raises(TargetRefused, match=r"default of column b .* use ddl-replacement")
-    with closing(Session(target_of(mariadb))) as session, refusal:
+    with closing(TargetSession(target_of(mariadb))) as session, refusal:
         DirectReplay(log, session).advance(log.rows[-1][0])

@@ -10,7 +10,7 @@ import pytest
 from support.mariadb import rows
 from support.windows import target_of
 
-from binlake.target import Session
+from binlake.target import TargetSession
 from deploy.local.mariadb import MariaDb
 from deploy.local.mysql import MySql
 from deploy.local.process import ProcessError
@@ -29,7 +29,7 @@ def test_restarted_server_has_its_data_and_port(kind: type[MariaDb]) -> None:
     with kind() as server:
         port, folder = server.port, server.folder
         assert rows(server, "SELECT @@log_bin") == [(0,)]
-        with closing(Session(target_of(server))) as session:
+        with closing(TargetSession(target_of(server))) as session:
             # MySQL creates a certificate itself.
             assert bool(session.fetch_rows("SHOW STATUS LIKE 'Ssl_cipher'")[0][1]) == (kind is MySql)
         server.connect().cursor().execute("CREATE DATABASE kept")

@@ -12,7 +12,7 @@ from support.windows import target_of
 from binlake.dialect.createtable import build_create_statements
 from binlake.rows.schema import mysqltypes as t
 from binlake.target.definitions.definitions import compare_definitions, expect_tables, read_definitions
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 EVERYTHING = table(
     "or`der",
@@ -52,7 +52,7 @@ HANDLE = table("h", col("id", t.LONG, not_null=True), keys=(primary("id"),))
 def test_created_table_has_the_definition(empty_server: MariaDb) -> None:
     execute(empty_server, "CREATE DATABASE d CHARACTER SET latin1")
     tables = (EVERYTHING, KEYLESS, HANDLE)
-    with contextlib.closing(Session(target_of(empty_server))) as session:
+    with contextlib.closing(TargetSession(target_of(empty_server))) as session:
         for made in tables:
             for statement in build_create_statements(made, empty_server.name, 7):
                 session.execute(statement)

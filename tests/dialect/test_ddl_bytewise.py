@@ -10,7 +10,7 @@ from binlake.ddl.definitions import LandedDdl, WindowDefinitions, use_bytewise_c
 from binlake.dialect import choose_bytewise_collation, derive_bytewise_definitions, render_bytewise
 from binlake.rows.schema import DbInfo, SchemaState
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.target.definitions.forms import build_expected_form
 
 
@@ -59,11 +59,11 @@ def test_window_definitions_get_bytewise_collations() -> None:
     source = table("t", col("k", t.VARCHAR, flen=9, collate="utf8mb4_general_ci"), col("b", t.BLOB, charset="binary"),
                    keys=(key("u", "k"),))  # fmt: skip
     database = DbInfo.from_json({"id": 2, "db_name": {"O": "d"}, "charset": "utf8mb4", "collate": "utf8mb4_general_ci"})
-    after = derive_bytewise_definitions(Definitions((database,), (source,)), "mariadb")
+    after = derive_bytewise_definitions(DdlSide((database,), (source,)), "mariadb")
     assert after.databases[0].collate == after.tables[0].collate == "utf8mb4_nopad_bin"
     assert [c.collation for c in build_expected_form(after.tables[0], "mariadb").columns] == ["utf8mb4_nopad_bin", ""]
     made = LandedDdl(5, 5, 4, 1, 1, 3, "d", "t", "", "CREATE TABLE `t` (`k` VARCHAR(9) COLLATE utf8mb4_general_ci)",
-                     "apply", "", Definitions((), ()), Definitions((database,), (source,)))  # fmt: skip
+                     "apply", "", DdlSide((), ()), DdlSide((database,), (source,)))  # fmt: skip
     at_target = use_bytewise_collations(made, "mariadb")
     assert at_target.sql.startswith("CREATE TABLE")
     assert "general" not in at_target.sql

@@ -16,7 +16,7 @@ from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rules import Rules
 from binlake.target.ddl.proof import judge, read_evidence
 from binlake.target.definitions.definitions import compare_definitions, expect_after_ddl, read_definitions
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.testkit.captures.capture import Capture
 from binlake.wire import binlog_pb2 as pb
 
@@ -42,7 +42,7 @@ def ddls(capture: Capture) -> Iterator[LandedDdl]:
 @pytest.mark.parametrize("name", ["bank", "keys", "shard", "shard_mixed", "sysbench_like"])
 def test_every_ddl_runs_and_gives_the_expected_definitions(empty_server: MariaDb, name: str) -> None:
     target, dialect = target_of(empty_server), empty_server.name
-    session = Session(target)
+    session = TargetSession(target)
     try:
         count = 0
         for row in ddls(Capture(CAPTURES / name)):

@@ -13,8 +13,8 @@ from support.windows import target_of
 from binlake.dialect import DdlText, map_ddl
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import Definitions
-from binlake.target.session.session import Session
+from binlake.rows.schema.delta import DdlSide
+from binlake.target.session.session import TargetSession
 
 pytestmark = pytest.mark.mariadb
 
@@ -52,9 +52,9 @@ def test_index_changes_on_a_converted_column(
     former, now = sides(before, after)
     keys = "".join(f", {'UNIQUE ' if k.startswith('u') else ''}KEY `{k}` (`{v}`)" for k, v in before.items())
     query = f"ALTER TABLE `t` MODIFY `v` INT, {clauses}"
-    said = map_ddl(DdlText(7, "d", "t", query, Definitions((), (former,)), Definitions((), (now,))), server.name).sql
+    said = map_ddl(DdlText(7, "d", "t", query, DdlSide((), (former,)), DdlSide((), (now,))), server.name).sql
     assert any("_binlake_cast_" in sql for sql in said)
-    with closing(Session(target_of(server))) as session:
+    with closing(TargetSession(target_of(server))) as session:
         session.execute("CREATE DATABASE d")
         session.execute(f"CREATE TABLE d.t (id INT PRIMARY KEY, v VARCHAR(9), w INT{keys})")
         session.execute("INSERT INTO d.t VALUES (1, '12.6', 5)")

@@ -11,24 +11,24 @@ from hypothesis import strategies as st
 from support.tabledefs import col, key, primary, table
 
 from binlake.base.dialects import Dialect
-from binlake.dialect import DdlText, Kind, classify, find_target_collation, map_ddl
+from binlake.dialect import DdlKind, DdlText, classify, find_target_collation, map_ddl
 from binlake.dialect.clauses import DROPPED_OPTIONS, DROPPED_WORDS
 from binlake.dialect.collations import DEFAULT_COLLATIONS, MARIADB_COLLATIONS
 from binlake.dialect.tokens import TokenKind, render, tokenize
 from binlake.errors import SchemaError, TargetRefused
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.info import SOURCE_KEY
 from binlake.statements.literal import quote, quote_name
 from binlake.statements.writtencolumns import list_written_columns
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "understand" / "target-mapping.md"
-NONE = Definitions((), ())
+NONE = DdlSide((), ())
 
 
 def ddl(query: str, *after: TableDef, before: tuple[TableDef, ...] = (), name: str = "", db: str = "d") -> DdlText:
-    return DdlText(7, db, name, query, Definitions((), before), Definitions((), after))
+    return DdlText(7, db, name, query, DdlSide((), before), DdlSide((), after))
 
 
 def mapped(query: str, *after: TableDef, dialect: Dialect = "mariadb", **more: tuple[TableDef, ...]) -> str:
@@ -44,24 +44,24 @@ OPTIONS = " DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 @pytest.mark.parametrize(
     ("query", "kind", "tables", "destructive"),
     [
-        ("CREATE DATABASE IF NOT EXISTS `x`;", Kind.CREATE_DATABASE, (("", "x"),), False),
-        ("CREATE TABLE `a`.`b` (`i` INT)", Kind.CREATE_TABLE, (("a", "b"),), False),
-        ("CREATE TABLE `b` LIKE `c`", Kind.CREATE_TABLE_LIKE, (("", "b"),), False),
-        ("CREATE UNIQUE INDEX `i` ON `b` (`c`)", Kind.CREATE_INDEX, (("", "b"),), False),
-        ("ALTER TABLE `b` DROP COLUMN `c`", Kind.ALTER_TABLE, (("", "b"),), True),
-        ("ALTER TABLE `b` DROP INDEX `c`", Kind.ALTER_TABLE, (("", "b"),), False),
-        ("ALTER TABLE `b` ADD COLUMN `c` INT, DROP PARTITION `p`", Kind.ALTER_TABLE, (("", "b"),), True),
-        ("DROP TABLE IF EXISTS `a`, `x`.`b`", Kind.DROP_TABLE, (("", "a"), ("x", "b")), True),
-        ("TRUNCATE `b`", Kind.TRUNCATE_TABLE, (("", "b"),), True),
-        ("RENAME TABLE `a` TO `x`.`b`, `c` TO `a`", Kind.RENAME_TABLE,
+        ("CREATE DATABASE IF NOT EXISTS `x`;", DdlKind.CREATE_DATABASE, (("", "x"),), False),
+        ("CREATE TABLE `a`.`b` (`i` INT)", DdlKind.CREATE_TABLE, (("a", "b"),), False),
+        ("CREATE TABLE `b` LIKE `c`", DdlKind.CREATE_TABLE_LIKE, (("", "b"),), False),
+        ("CREATE UNIQUE INDEX `i` ON `b` (`c`)", DdlKind.CREATE_INDEX, (("", "b"),), False),
+        ("ALTER TABLE `b` DROP COLUMN `c`", DdlKind.ALTER_TABLE, (("", "b"),), True),
+        ("ALTER TABLE `b` DROP INDEX `c`", DdlKind.ALTER_TABLE, (("", "b"),), False),
+        ("ALTER TABLE `b` ADD COLUMN `c` INT, DROP PARTITION `p`", DdlKind.ALTER_TABLE, (("", "b"),), True),
+        ("DROP TABLE IF EXISTS `a`, `x`.`b`", DdlKind.DROP_TABLE, (("", "a"), ("x", "b")), True),
+        ("TRUNCATE `b`", DdlKind.TRUNCATE_TABLE, (("", "b"),), True),
+        ("RENAME TABLE `a` TO `x`.`b`, `c` TO `a`", DdlKind.RENAME_TABLE,
          (("", "a"), ("x", "b"), ("", "c"), ("", "a")), False),
-        ("CREATE OR REPLACE ALGORITHM = MERGE DEFINER = `u`@`%` VIEW `v` AS SELECT 1", Kind.CREATE_VIEW,
+        ("CREATE OR REPLACE ALGORITHM = MERGE DEFINER = `u`@`%` VIEW `v` AS SELECT 1", DdlKind.CREATE_VIEW,
          (("", "v"),), False),
-        ("FLASHBACK TABLE `a` TO `b`", Kind.OTHER, (), False),
-        ("/*T![placement] CREATE PLACEMENT POLICY `p` */;", Kind.OTHER, (), False),
+        ("FLASHBACK TABLE `a` TO `b`", DdlKind.OTHER, (), False),
+        ("/*T![placement] CREATE PLACEMENT POLICY `p` */;", DdlKind.OTHER, (), False),
     ],
 )  # fmt: skip
-def test_classify(query: str, kind: Kind, tables: tuple[tuple[str, str], ...], destructive: bool) -> None:
+def test_classify(query: str, kind: DdlKind, tables: tuple[tuple[str, str], ...], destructive: bool) -> None:
     found = classify(query)
     assert (found.kind, found.tables, found.destructive) == (kind, tables, destructive)
 
@@ -128,7 +128,7 @@ def test_each_create_gets_the_charset_of_its_definition() -> None:
     created = mapped("CREATE TABLE `t` (`a` INT)", latin)
     assert created.endswith("DEFAULT CHARACTER SET latin1 COLLATE latin1_bin")
     general = DbInfo(3, "x", "utf8mb4", "utf8mb4_general_ci", {})
-    made = DdlText(7, "x", "", "CREATE DATABASE `x`;", NONE, Definitions((general,), ()))
+    made = DdlText(7, "x", "", "CREATE DATABASE `x`;", NONE, DdlSide((general,), ()))
     assert map_ddl(made, "mariadb").sql == (
         "CREATE DATABASE `x` DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
     )
@@ -367,7 +367,7 @@ def test_the_page_names_every_rule() -> None:
 def test_batch_create_becomes_one_statement_per_table() -> None:  # tidb-binlog 5.3 row 7: a drainer skips it
     a, b = table("a", col("x")), table("b", col("x", comment=";"), collate="utf8mb4_general_ci")
     text = "CREATE TABLE `d`.`a` (`x` INT) /*T![ttl] TTL = 1 */;CREATE TABLE `d`.`b` (`x` INT COMMENT ';');"
-    found = map_ddl(DdlText(1, "d", "", text, Definitions((), ()), Definitions((), (a, b))), "mariadb")
+    found = map_ddl(DdlText(1, "d", "", text, DdlSide((), ()), DdlSide((), (a, b))), "mariadb")
     assert found.sql == (
         "USE `d`",
         "CREATE TABLE `d`.`a` (`x` INT) DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
@@ -399,7 +399,7 @@ def test_a_changed_float_keeps_the_bounds_that_round_it(former: tuple[int, int, 
     tp, flen, decimal = former
     before = table("t", col("a"), col("g", tp, flen=flen, decimal=decimal))
     after = table("t", col("a"), col("g", t.FLOAT, flen=12, decimal=2))
-    sides = (Definitions((), (before,)), Definitions((), (after,)))
+    sides = (DdlSide((), (before,)), DdlSide((), (after,)))
     mapped_sql = map_ddl(DdlText(1, "d", "t", "ALTER TABLE `t` MODIFY `g` FLOAT(12,2)", *sides), "mariadb").sql
     assert [sql for sql in mapped_sql if sql.endswith(f"`g` FLOAT{bounds}")]
 

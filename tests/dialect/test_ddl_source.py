@@ -11,20 +11,20 @@ from support.windows import target_of
 from support.workload import Workload, integer, text
 
 from binlake.base.dialects import Dialect
-from binlake.dialect import DdlText, Known, map_ddl, standardize_text, tokenize_restored
+from binlake.dialect import DdlText, KnownNames, map_ddl, standardize_text, tokenize_restored
 from binlake.dialect.tokens import TokenKind
 from binlake.errors import SchemaError, TargetRefused
 from binlake.mirror.effects import derive_effects
 from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import Definitions
-from binlake.target.session.session import Session
+from binlake.rows.schema.delta import DdlSide
+from binlake.target.session.session import TargetSession
 from binlake.testkit.captures.capture import Capture
 from binlake.window.cuts import build_ddl_batch
 from deploy.local.commitlog import plan_ddl as plan_all
 from deploy.local.commitlog import read_log
 
-NOTHING = Known(frozenset(), frozenset())
+NOTHING = KnownNames(frozenset(), frozenset())
 ANSI = table(
     "Ansi T",
     col("Id", t.LONG, not_null=True),
@@ -92,7 +92,7 @@ ALTER TABLE `Ansi T` ADD COLUMN w INT COMMENT 'it\'s "q" s'
 
 @pytest.mark.parametrize(("raw", "standard"), RAW)
 def test_original_session_text_is_read_by_the_definitions(raw: str, standard: str) -> None:  # issue 13.13
-    assert standardize_text(raw, raw, Known.of(["d"], [ANSI, PLAIN])) == standard
+    assert standardize_text(raw, raw, KnownNames.of(["d"], [ANSI, PLAIN])) == standard
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_original_session_text_is_read_by_the_definitions(raw: str, standard: st
 )
 def test_text_that_fits_no_sql_mode_is_refused(raw: str) -> None:
     with pytest.raises(SchemaError, match="fits no sql_mode"):
-        standardize_text(raw, raw, Known.of(["d"], [ANSI, PLAIN]))
+        standardize_text(raw, raw, KnownNames.of(["d"], [ANSI, PLAIN]))
 
 
 def test_unreadable_ddl_does_not_stop_planning_and_is_reported(tmp_path: Path) -> None:  # U-20
@@ -130,17 +130,17 @@ def test_unreadable_ddl_does_not_stop_planning_and_is_reported(tmp_path: Path) -
 
 
 def test_statement_without_a_table_is_refused_with_its_position() -> None:
-    ddl = DdlText(7, "d", "t", "ALTER TABLE 'x' ADD COLUMN n INT", Definitions((), ()), Definitions((), ()))
+    ddl = DdlText(7, "d", "t", "ALTER TABLE 'x' ADD COLUMN n INT", DdlSide((), ()), DdlSide((), ()))
     with pytest.raises(TargetRefused, match="commit_ts=7"):
         map_ddl(ddl, "mariadb")
     with pytest.raises(TargetRefused, match=r"is not closed.*commit_ts=7"):
-        map_ddl(DdlText(7, "d", "t", "ALTER TABLE `t` COMMENT = 'x\\'", *[Definitions((), ())] * 2), "mariadb")
+        map_ddl(DdlText(7, "d", "t", "ALTER TABLE `t` COMMENT = 'x\\'", *[DdlSide((), ())] * 2), "mariadb")
 
 
 def mapped(
     query: str, after: TableDef, before: TableDef | None = None, dialect: Dialect = "mariadb"
 ) -> tuple[str, ...]:
-    sides = Definitions((), (before,) if before else ()), Definitions((), (after,))
+    sides = DdlSide((), (before,) if before else ()), DdlSide((), (after,))
     return map_ddl(DdlText(7, "d", after.name, query, *sides), dialect).sql
 
 
@@ -185,7 +185,7 @@ def test_server_shows_the_same_as_the_source(empty_server: MariaDb) -> None:
     child = table("Kind", col("id", t.LONG), col("m", t.LONG), fk_info=keys)
     execute(empty_server, "CREATE DATABASE d", "CREATE TABLE d.m (id INT PRIMARY KEY)", "INSERT INTO d.m VALUES (1)",
             "CREATE TABLE d.Kind (id INT, m INT, CONSTRAINT Fk_1 FOREIGN KEY (m) REFERENCES d.m (id))")  # fmt: skip
-    session = Session(target_of(empty_server))
+    session = TargetSession(target_of(empty_server))
     try:
         added = "ALTER TABLE `m` ADD COLUMN `g` VARCHAR(20) GENERATED ALWAYS AS(CONCAT(_UTF8MB4'ö', `id`)) VIRTUAL;"
         dropped = mapped(

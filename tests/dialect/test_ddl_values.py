@@ -16,7 +16,7 @@ from binlake.errors import TargetRefused
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import DbInfo, DdlJob, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.session import SourceSession
 from binlake.statements.castvalues import CastStep
 from binlake.statements.requiredrows import RequireNoRows
@@ -31,7 +31,7 @@ def mapped(
     query: str, after: TableDef, before: TableDef | None = None, dialect: Dialect = "mariadb",
     session: SourceSession = NOTHING,
 ) -> tuple[str, ...]:  # fmt: skip
-    sides = Definitions((), (before,) if before is not None else ()), Definitions((), (after,), session)
+    sides = DdlSide((), (before,) if before is not None else ()), DdlSide((), (after,), session)
     return map_ddl(DdlText(7, "d", "t", query, *sides), dialect).sql[1:]
 
 

@@ -14,7 +14,7 @@ from binlake.dialect.tokens import tokenize
 from binlake.dialect.wholetexts import names_whole_text_key, put_key_lengths
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.session import SourceSession
 from binlake.target.definitions.forms import build_expected_form
 
@@ -30,7 +30,7 @@ def of(*columns: dict[str, Any], keys: tuple[Any, ...] = ()) -> TableDef:
 
 def say(query: str, after: TableDef, before: TableDef | None = None, dialect: Dialect = "mysql") -> str:
     """What the target runs, with single blanks; in brackets the reason why it runs nothing."""
-    sides = Definitions((), (before,) if before is not None else ()), Definitions((), (after,), STRICT)
+    sides = DdlSide((), (before,) if before is not None else ()), DdlSide((), (after,), STRICT)
     mapped = map_ddl(DdlText(7, "d", "t", query, *sides), dialect)
     text = "; ".join(one for one in mapped.sql if re.match("CREATE|ALTER|DROP", one)) or f"[{mapped.reason}]"
     return re.sub(r"\s+", " ", re.sub(r" ?([(),]) ?", r"\1", text))

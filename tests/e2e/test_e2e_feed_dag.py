@@ -26,7 +26,7 @@ from binlake.lake.windowlog import WindowLog
 
 if TYPE_CHECKING:
     from deploy.local.apicurio import Apicurio
-    from deploy.local.kafka import Kafka
+    from deploy.local.kafka import KafkaBroker
 
 private_home()
 
@@ -40,7 +40,7 @@ def airflow_db() -> None:
 
 
 @pytest.fixture
-def replication(source: LiveSource, target: dict[str, Any], kafka: Kafka, schema_registry: Apicurio) -> Any:
+def replication(source: LiveSource, target: dict[str, Any], kafka: KafkaBroker, schema_registry: Apicurio) -> Any:
     """A replication with a SQL sink and a feed."""
     uri = f"kafka://{kafka.address}/t?protocol=avro"
     feed = {"name": "a", "sink-uri": uri, "schema-registry": schema_registry.url,
@@ -66,7 +66,7 @@ def dag(replication: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airfl
 
 
 def test_refused_schema_fails_the_feeds_task_once_and_resume_continues_from_there(
-    dag: Any, source: LiveSource, replication: Any, mariadb: MariaDb, kafka: Kafka, schema_registry: Apicurio
+    dag: Any, source: LiveSource, replication: Any, mariadb: MariaDb, kafka: KafkaBroker, schema_registry: Apicurio
 ) -> None:
     # S2-38, S2-39, DESIGN 3.12
     workload, log = source.workload, WindowLog(LakePaths.of(replication))

@@ -23,7 +23,7 @@ from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 from binlake.cli import run
 from binlake.lake.paths import LakePaths
 from binlake.mysqlbinlog.rowimage.replaced import REPLACED
-from binlake.pump_service.feeder.journal import Journal
+from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.publisher import Stopped
 from binlake.pump_service.feeder.snapshot.chunkwriter import ChunkWriter
 from binlake.pump_service.feeder.snapshot.loadstate import read_load_record
@@ -146,7 +146,7 @@ def test_full_load_killed_repeatedly_resumes(
             for number, step in enumerate(LOAD_STEPS):
                 killer.kill_at(*step)
                 mixed_transactions(link, "fed", 200 + number, 30)
-                with closing(Journal(tmp_path / "feeder")) as journal:
+                with closing(FeederJournal(tmp_path / "feeder")) as journal:
                     kept.append(read_load_record(journal, "shard-1")["rows"])
         assert kept[1:5] == sorted(kept[1:5])
         assert kept[1] > 0

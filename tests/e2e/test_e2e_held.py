@@ -22,7 +22,7 @@ from binlake.health.orchestration import SchedulerFacts
 from binlake.health.positions import build_status_view
 from binlake.health.state import Surroundings, build_health_view
 from binlake.lake.holdups import find_blocking_reason
-from binlake.spark_jobs.bootstrap.loading import Loader
+from binlake.spark_jobs.bootstrap.loading import BootstrapLoader
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.runner import run_stage, run_window
 from binlake_airflow.pages.history import build_run_view
@@ -130,7 +130,7 @@ def test_offline_replication_plans_no_window_and_a_lost_range_is_named_after_the
     assert str(plan.detail["reason"]).startswith("taken offline by offline-drainer, pumps may delete")
     assert read_page(ctx) == ("paused", plan.detail["reason"])
     with pytest.raises(ConfigError, match="was taken offline"):
-        Loader(ctx, lambda _: None).load()
+        BootstrapLoader(ctx, lambda _: None).load()
     # pump2 leaves without anyone having read its last binlogs.
     source.workload.begin().insert("d", "t", id=2).commit()
     source.settle()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.mariadb import MariaDb
 
-from binlake.config.model import Target
-from binlake.target import Session
+from binlake.config.model import TargetSection
+from binlake.target import TargetSession
 from binlake.testkit.captures.capture import Capture
 from deploy.local.commitlog import read_log
 from deploy.local.direct import DirectReplay
@@ -23,8 +23,8 @@ CAPTURE = Path(__file__).parent.parent / "captures" / "shard_mixed"
 def test_every_statement_is_accepted_and_has_the_expected_effect(mode: int, names: list[str]) -> None:  # issue 13.1
     log = read_log(Capture(CAPTURE))
     with MariaDb(options=(f"--lower-case-table-names={mode}",)) as server:
-        target = Target(db_type="mariadb", host=server.host, port=server.port, user=server.user)
-        with closing(Session(target)) as session:
+        target = TargetSection(db_type="mariadb", host=server.host, port=server.port, user=server.user)
+        with closing(TargetSession(target)) as session:
             replay = DirectReplay(log, session)
             replay.advance(log.rows[-1][0])
             assert [name for (name,) in session.fetch_rows("SHOW DATABASES LIKE '%iliale%'")] == names

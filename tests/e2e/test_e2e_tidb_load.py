@@ -34,7 +34,7 @@ from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.runner import run_stage, run_window
 from binlake.target import read_checkpoint
 from binlake.target.commands.bootstrap import Bootstrap
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.target.session.tables import create_tables
 from deploy.local.ports import free_port
 
@@ -272,7 +272,7 @@ def test_load_that_would_leave_a_gap_is_refused(shop: Shop, mariadb: MariaDb, tm
     with pytest.raises(ConfigError, match="filters or routes have changed since the load started"):
         shop.load(filtered, "landed")
     third = shop.context(lake={"path": str(tmp_path / "third")})
-    session = Session(target_of(mariadb))
+    session = TargetSession(target_of(mariadb))
     create_tables(session, "tidb_binlog")
     state = '{"consistent":true,"commitTS":5,"ts-map":{}}'
     session.execute(f"REPLACE INTO tidb_binlog.checkpoint VALUES ({shop.live.driver.cluster_id}, '{state}')")

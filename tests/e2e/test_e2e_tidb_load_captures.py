@@ -19,7 +19,7 @@ from binlake.config import Replication
 from binlake.spark_jobs.commands.bootstrap import load_tidb
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.runner import run_window
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.testkit.captures import compare_state, connect, read_expected_states
 from binlake.testkit.captures.capture import Capture, StateAt
 from deploy.local.cluster import CaptureCluster, run_capture_cluster
@@ -75,7 +75,7 @@ def fill(capture: Capture, base: StateAt, server: MariaDb) -> None:
     """Bring the SQL side to the state, with the whole DDL history, and check that it equals the state."""
     log = read_log(capture)
     hands = plan_handwork(plan_ddl(log), capture.read_states(), find_tables_in_doubt(log))
-    with closing(Session(target_of(server))) as session:
+    with closing(TargetSession(target_of(server))) as session:
         collation = bool(capture.meta.get("new_collation", True))
         DirectReplay(log, session, hands, new_collation=collation).advance(base.commit_ts)
     require_equal(capture, base, server)

@@ -12,7 +12,7 @@ from support.feeding import FedCluster
 from support.feedload import run_windows
 from support.mariadb import MariaDb, execute, rows
 
-from binlake.extras.validation.ledger import Entry, Ledger
+from binlake.extras.validation.ledger import ValidationEntry, ValidationLedger
 from binlake.lake.paths import LakePaths
 from binlake.spark_jobs.job.results import StageResult
 
@@ -45,8 +45,8 @@ class Fed:
         results = run_windows(self.cluster, self.target, validation=options)
         return [result for result in results if result.stage == "validate"]
 
-    def entries(self) -> list[Entry]:
-        return Ledger(self.paths).list_entries()
+    def entries(self) -> list[ValidationEntry]:
+        return ValidationLedger(self.paths).list_entries()
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from binlake.feed.messages import ORDER, MessageEncoder
 from binlake.feed.protocols import format_of
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rules.topics import Dispatcher, Topics
 
 KEYED = table_def(
@@ -148,7 +148,7 @@ def test_rows_too_large_for_one_column_are_encoded_in_parts(monkeypatch: pytest.
 
 
 def test_ddl_precedes_rows_that_ran_ahead_of_it() -> None:
-    sides = Definitions((), (KEYED, KEYLESS)), Definitions((), (KEYED, KEYLESS))
+    sides = DdlSide((), (KEYED, KEYLESS)), DdlSide((), (KEYED, KEYLESS))
     ddl = LandedDdl(20, 15, 12, 1, 7, 5, "test", "keyed", "q", "ALTER", "apply", "", *sides)
     skipped = replace(ddl, decision="skip")
     topics = Topics([], default="{table}", shared=True)
@@ -160,7 +160,7 @@ def test_ddl_precedes_rows_that_ran_ahead_of_it() -> None:
     assert count_unsent(own, topics, lambda _db, table: table != "other", [skipped, ddl, ddl]) == 1
     assert encode_ddls(own, topics, lambda _db, _table: False, [ddl]).num_rows == 0
     assert encode_ddls(format_of(AvroOptions()), topics, lambda _db, _table: True, [ddl]).num_rows == 0
-    whole = replace(ddl, table="", before=Definitions((), ()), after=Definitions((), ()))
+    whole = replace(ddl, table="", before=DdlSide((), ()), after=DdlSide((), ()))
     [one] = encode_ddls(
         own, Topics([], default="all", shared=True), lambda db, _table: db == "test", [whole]
     ).to_pylist()

@@ -16,16 +16,16 @@ import pytest
 from support.certificates import Authority, trust_another
 from support.examples import spread
 
-from binlake.config.sinkuri import Kafka as Brokers
+from binlake.config.sinkuri import KafkaConnection as Brokers
 from binlake.config.sinkuri import parse_sink_uri
 from binlake.errors import BinlakeError, ConfigError, Transient
 from binlake.feed import kafka as kafka_module
 from binlake.feed import registry as registry_module
-from binlake.feed.kafka import Publisher
+from binlake.feed.kafka import KafkaPublisher
 from binlake.feed.messages import MESSAGE_SCHEMA
-from binlake.feed.position import Position
-from binlake.feed.registry import Registry
-from deploy.local.kafka import Kafka
+from binlake.feed.position import ChangePosition
+from binlake.feed.registry import SchemaRegistry
+from deploy.local.kafka import KafkaBroker
 from deploy.local.ports import free_ports
 
 PASSWORD = "p w:@%"
@@ -37,7 +37,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
-class Secured(Kafka):
+class Secured(KafkaBroker):
     """A broker with two more ports: TLS with a client certificate, and TLS with a password."""
 
     def __init__(self, authority: Authority) -> None:
@@ -75,10 +75,10 @@ def secured(authority: Authority) -> Iterator[Secured]:
 
 def publish(brokers: Brokers, topic: str) -> None:
     row = {"db": "d", "table": "t", "topic": topic, "commit_ts": 1, "hash": 0, "key": b"k", "value": b"v"}
-    with Publisher(brokers, topic) as publisher:
-        publisher.publish(pa.Table.from_pylist([row], MESSAGE_SCHEMA), Position(1, 0, 0))
-    with Publisher(brokers, topic) as publisher:
-        assert publisher.position == Position(1, 0, 0)
+    with KafkaPublisher(brokers, topic) as publisher:
+        publisher.publish(pa.Table.from_pylist([row], MESSAGE_SCHEMA), ChangePosition(1, 0, 0))
+    with KafkaPublisher(brokers, topic) as publisher:
+        assert publisher.position == ChangePosition(1, 0, 0)
 
 
 def brokers(text: str) -> Brokers:
@@ -150,12 +150,12 @@ def test_https_registry_accepts_an_encoded_password(
     monkeypatch.setattr(registry_module, "_TRIES", 1)
     host = f"localhost:{https}"
     another = trust_another(authority.tls("ann"), tmp_path / "another")
-    with Registry(f"https://ann:p%20w%3A%40%25@{host}?ca={authority.path}") as registry:
+    with SchemaRegistry(f"https://ann:p%20w%3A%40%25@{host}?ca={authority.path}") as registry:
         assert registry.register_schema("t-value", '"int"') == 3
         assert registry.shown == f"https://{host}"
     for ca in ("", f"?ca={another.ca}"):
         with (
-            Registry(f"https://ann:p%20w%3A%40%25@{host}{ca}") as registry,
+            SchemaRegistry(f"https://ann:p%20w%3A%40%25@{host}{ca}") as registry,
             pytest.raises(Transient, match="certificate"),
         ):
             registry.register_schema("t-value", '"int"')
@@ -163,6 +163,6 @@ def test_https_registry_accepts_an_encoded_password(
 
 def test_certificate_files_of_a_registry_url_are_checked(authority: Authority) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
-        Registry("https://h?ca=/nowhere/ca.pem")
+        SchemaRegistry("https://h?ca=/nowhere/ca.pem")
     with pytest.raises(ConfigError, match="caa"):
-        Registry(f"https://h?caa={authority.path}")
+        SchemaRegistry(f"https://h?caa={authority.path}")

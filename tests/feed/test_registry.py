@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from binlake.errors import ConfigError, Permanent, Transient
-from binlake.feed.registry import MEDIA_TYPE, Registry, SchemaRefused, encode_header
+from binlake.feed.registry import MEDIA_TYPE, SchemaRefused, SchemaRegistry, encode_header
 
 
 class Recorded(ThreadingHTTPServer):
@@ -73,7 +73,7 @@ def server() -> Iterator[Recorded]:
 
 # S2-44
 def test_requests_follow_the_protocol(server: Recorded) -> None:
-    with Registry(f"http://{server.host}") as registry:
+    with SchemaRegistry(f"http://{server.host}") as registry:
         registry.require_answer()
         assert registry.register_schema("a_b-value", '"string"') == 1
         assert registry.register_schema("a_b-value", '"string"') == 1
@@ -90,7 +90,7 @@ def test_requests_follow_the_protocol(server: Recorded) -> None:
 
 def test_schema_is_read_by_its_id(server: Recorded) -> None:
     server.answers = [(200, {"schema": '"long"'})]
-    with Registry(f"http://{server.host}") as registry:
+    with SchemaRegistry(f"http://{server.host}") as registry:
         assert registry.fetch_schema(7) == '"long"'
     assert server.requests[0][:2] == ("GET", "/schemas/ids/7")
 
@@ -105,7 +105,7 @@ def test_header_is_a_zero_and_four_bytes() -> None:
 def test_incompatible_schema_is_refused_with_the_registrys_message(server: Recorded) -> None:
     server.answers = [(409, {"error_code": 409, "message": "Schema being registered is incompatible"})]
     with (
-        Registry(f"http://{server.host}") as registry,
+        SchemaRegistry(f"http://{server.host}") as registry,
         pytest.raises(SchemaRefused, match="Schema being registered is incompatible"),
     ):
         registry.register_schema("t-value", '"int"')
@@ -114,28 +114,28 @@ def test_incompatible_schema_is_refused_with_the_registrys_message(server: Recor
 
 def test_busy_registry_is_asked_again(server: Recorded) -> None:
     server.answers = [(503, {"message": "leader unknown"}), (429, {}), (200, {"id": 5})]
-    with Registry(f"http://{server.host}") as registry:
+    with SchemaRegistry(f"http://{server.host}") as registry:
         assert registry.register_schema("t-value", '"int"') == 5
 
 
 def test_unreachable_registry_is_a_transient_error(server: Recorded) -> None:
     server.answers = [(500, {"message": "store failed"})] * 9
-    with Registry(f"http://{server.host}") as registry, pytest.raises(Transient, match="store failed"):
+    with SchemaRegistry(f"http://{server.host}") as registry, pytest.raises(Transient, match="store failed"):
         registry.register_schema("t-value", '"int"')
-    with Registry("http://127.0.0.1:9") as registry, pytest.raises(Transient, match="does not answer"):
+    with SchemaRegistry("http://127.0.0.1:9") as registry, pytest.raises(Transient, match="does not answer"):
         registry.require_answer()
 
 
 def test_answer_without_an_id_is_an_error(server: Recorded) -> None:
     server.answers = [(200, {"id": 0})]
-    with Registry(f"http://{server.host}") as registry, pytest.raises(Permanent, match="no id"):
+    with SchemaRegistry(f"http://{server.host}") as registry, pytest.raises(Permanent, match="no id"):
         registry.register_schema("t-value", '"int"')
 
 
 # S2-06
 def test_credentials_are_decoded_and_never_shown(server: Recorded) -> None:
     server.answers = [(200, {}), (401, {"message": "bad credentials"})]
-    with Registry(f"http://user:p%40ss%3Aw@{server.host}") as registry:
+    with SchemaRegistry(f"http://user:p%40ss%3Aw@{server.host}") as registry:
         registry.require_answer()
         with pytest.raises(Permanent, match="bad credentials") as raised:
             registry.require_answer()
@@ -149,4 +149,4 @@ def test_credentials_are_decoded_and_never_shown(server: Recorded) -> None:
 @pytest.mark.parametrize("url", ["https://user:p@ss@host", "https://user:a:b@host", "ftp://host", "host:8081"])
 def test_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError):
-        Registry(url)
+        SchemaRegistry(url)

@@ -11,7 +11,7 @@ from support.tidb_json import INT_PK, Json, column, table_def, table_info
 
 from binlake.config.protocols import AvroOptions
 from binlake.feed.avro.schema import build_key_schema, build_value_schema
-from binlake.feed.registry import Registry, SchemaRefused
+from binlake.feed.registry import SchemaRefused, SchemaRegistry
 from binlake.rows.schema import mysqltypes as t
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ ID = column(1, "id", flag=INT_PK)
 
 
 @pytest.fixture
-def registry(schema_registry: Apicurio) -> Iterator[Registry]:
+def registry(schema_registry: Apicurio) -> Iterator[SchemaRegistry]:
     schema_registry.set_compatibility("BACKWARD")
-    with Registry(schema_registry.url) as registry:
+    with SchemaRegistry(schema_registry.url) as registry:
         yield registry
 
 
@@ -35,7 +35,7 @@ def schema(*cols: Json) -> str:
 
 
 # S2-03, S2-44
-def test_new_definition_is_a_new_version_and_an_old_one_keeps_its_id(registry: Registry) -> None:
+def test_new_definition_is_a_new_version_and_an_old_one_keeps_its_id(registry: SchemaRegistry) -> None:
     registry.require_answer()
     first = registry.register_schema("versions-value", schema())
     second = registry.register_schema("versions-value", schema(column(2, "z")))
@@ -55,7 +55,7 @@ PASSES = {
 
 # reference/data-migration-and-ticdc.md 2.5, U-28
 @pytest.mark.parametrize("name", PASSES)
-def test_backward_policy_accepts_a_column_that_old_rows_can_have(registry: Registry, name: str) -> None:
+def test_backward_policy_accepts_a_column_that_old_rows_can_have(registry: SchemaRegistry, name: str) -> None:
     subject = f"passes-{name.replace(' ', '_')}-value"
     registry.register_schema(subject, schema())
     registry.register_schema(subject, schema(*PASSES[name]))
@@ -64,7 +64,9 @@ def test_backward_policy_accepts_a_column_that_old_rows_can_have(registry: Regis
 
 
 # S2-38, S2-39
-def test_backward_policy_refuses_a_not_null_column_until_changed(schema_registry: Apicurio, registry: Registry) -> None:
+def test_backward_policy_refuses_a_not_null_column_until_changed(
+    schema_registry: Apicurio, registry: SchemaRegistry
+) -> None:
     registry.register_schema("refused-value", schema())
     added = schema(column(2, "z", flag=NOT_NULL))
     with pytest.raises(SchemaRefused, match="refused-value"):
@@ -73,7 +75,7 @@ def test_backward_policy_refuses_a_not_null_column_until_changed(schema_registry
     assert registry.register_schema("refused-value", added) > 0
 
 
-def test_backward_policy_refuses_a_changed_key(registry: Registry) -> None:
+def test_backward_policy_refuses_a_changed_key(registry: SchemaRegistry) -> None:
     def key(kind: int) -> str:
         table = table_def(table_info(1, "t", [column(1, "id", kind, flag=INT_PK)], pk_is_handle=True))
         return build_key_schema(table, AvroOptions())

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.errors import ConfigError
 from binlake.feed.messages import MESSAGE_SCHEMA
-from binlake.feed.registry import Registry, SchemaRefused
+from binlake.feed.registry import SchemaRefused, SchemaRegistry
 from binlake.feed.schemaids import SchemaIds
 
 SCHEMAS = {"ka": '"a"', "va": '"A"', "vb": '"B"'}
 
 
-def feed(registry: str = "http://127.0.0.1:9") -> Feed:
+def feed(registry: str = "http://127.0.0.1:9") -> FeedSection:
     uri = "kafka://127.0.0.1:9092/t?protocol=avro"
-    return Feed.model_validate({"name": "f", "sink-uri": uri, "schema-registry": registry})
+    return FeedSection.model_validate({"name": "f", "sink-uri": uri, "schema-registry": registry})
 
 
 def messages(*rows: tuple[str, str | None, str | None, bytes | None]) -> pa.Table:
@@ -43,8 +43,8 @@ class Asked:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     registry = Asked()
-    monkeypatch.setattr(Registry, "require_answer", lambda _: None)
-    monkeypatch.setattr(Registry, "register_schema", lambda _, subject, schema: registry.id_of(subject, schema))
+    monkeypatch.setattr(SchemaRegistry, "require_answer", lambda _: None)
+    monkeypatch.setattr(SchemaRegistry, "register_schema", lambda _, subject, schema: registry.id_of(subject, schema))
     return registry
 
 

@@ -15,7 +15,7 @@ from binlake.errors import ImmutableWindow
 from binlake.feed import sealed
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import ORDER
-from binlake.feed.position import Position
+from binlake.feed.position import ChangePosition
 from binlake.feed.sealed import find_last_position, read_sealed, split_changes
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MESSAGE
@@ -78,7 +78,7 @@ def test_each_message_is_read_once_in_order_from_any_file(tmp_path: Path, seed: 
     # A part may exceed its size by one change, and by what the samples miss.
     assert max(part.nbytes for part in parts) < 3 * PART
     for part in (wanted[7], wanted[len(wanted) // 2], wanted[-1]):
-        after = Position(*place(part)[:3])  # type: ignore[arg-type]
+        after = ChangePosition(*place(part)[:3])  # type: ignore[arg-type]
         found = [row for part in read_sealed(paths, manifest, after) for row in part.to_pylist()]
         assert found == [row for row in wanted if place(row)[:3] > after]
 
@@ -88,10 +88,10 @@ def test_window_of_one_part_is_read_once(tmp_path: Path) -> None:
     paths, manifest = store(tmp_path, rows[::-1], files=2)
     (part,) = read_sealed(paths, manifest, None)
     assert part.to_pylist() == rows
-    assert find_last_position(part) == Position(10, 9, 19)
-    (rest,) = read_sealed(paths, manifest, Position(10, 9, 4))
+    assert find_last_position(part) == ChangePosition(10, 9, 19)
+    (rest,) = read_sealed(paths, manifest, ChangePosition(10, 9, 4))
     assert rest.to_pylist() == rows[5:]
-    assert list(read_sealed(paths, manifest, Position(10, 9, 19))) == []
+    assert list(read_sealed(paths, manifest, ChangePosition(10, 9, 19))) == []
 
 
 def test_altered_window_yields_no_message(tmp_path: Path) -> None:

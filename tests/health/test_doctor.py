@@ -18,12 +18,12 @@ from support.replication_files import write_replication
 from binlake import tso
 from binlake.cli import run
 from binlake.cluster.node import NodeStatus
-from binlake.cluster.placement import EtcdClient, Registry
+from binlake.cluster.placement import EtcdClient, NodeRegistry
 from binlake.config import load_replication
 from binlake.errors import SourceUnavailable
 from binlake.health.doctor import examining, hostchecks
 from binlake.health.doctor.clocks import check_skew, measure_skew_s
-from binlake.health.doctor.model import Check, Finding
+from binlake.health.doctor.model import Check, DoctorLine
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.spark_jobs.commands.doctorchecks import judge_java
@@ -52,7 +52,7 @@ def sick(fleet: Fleet, empty_mariadb: MariaDb, tmp_path: Path) -> Iterator[Path]
     assert replication.target is not None
     set_checkpoint(replication, replication.target, 7, now)
     etcd = EtcdClient([fleet.pd_url])
-    Registry(etcd).put_pump(NodeStatus("pump-1", _NOBODY, "online", max_commit_ts=now, update_ts=now))
+    NodeRegistry(etcd).put_pump(NodeStatus("pump-1", _NOBODY, "online", max_commit_ts=now, update_ts=now))
     yield path
     etcd.close()
 
@@ -161,15 +161,15 @@ def test_server_that_accepts_and_is_silent_costs_only_its_own_check(
 def test_a_fault_of_a_check_is_a_finding_and_the_others_answer() -> None:
     release = threading.Event()
 
-    def fail(error: Exception) -> list[Finding]:
+    def fail(error: Exception) -> list[DoctorLine]:
         raise error
 
     checks = [
-        Check("a", "hangs", lambda: [Finding("hangs", "ok", str(release.wait(30)))]),
+        Check("a", "hangs", lambda: [DoctorLine("hangs", "ok", str(release.wait(30)))]),
         Check("b", "raises", lambda: fail(ValueError("secret"))),
         Check("c", "refuses", lambda: fail(SourceUnavailable("nobody", hint="start it"))),
         Check("d", "refuses too", lambda: fail(SourceUnavailable("nobody", hint="start it"))),
-        Check("e", "works", lambda: [Finding("works", "ok", "fine")]),
+        Check("e", "works", lambda: [DoctorLine("works", "ok", "fine")]),
     ]
     try:
         told = examining.examine(checks, 0.5)

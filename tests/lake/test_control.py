@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from binlake.config.model import Lake, Replication
+from binlake.config.model import LakeSection, Replication
 from binlake.errors import ImmutableWindow, LeaseHeld
 from binlake.lake.control import COMPACT_EVERY, ControlTable
 from binlake.lake.lock import hold_lake_lock
@@ -21,7 +21,7 @@ from binlake.window.remembered import RememberedMember
 
 @pytest.fixture
 def paths(tmp_path: Path) -> LakePaths:
-    return LakePaths.of(Replication(name="r", lake=Lake(path=str(tmp_path))))
+    return LakePaths.of(Replication(name="r", lake=LakeSection(path=str(tmp_path))))
 
 
 def manifest(lo: int, hi: int) -> WindowManifest:

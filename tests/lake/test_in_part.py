@@ -12,7 +12,7 @@ from support.workload import Workload, integer
 from binlake.audit.audit import Audit
 from binlake.audit.preview import preview_rows
 from binlake.cli import run as main
-from binlake.lake.seek import Budget
+from binlake.lake.seek import TimeBudget
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import IN_PART
 from binlake.rules import Rules
@@ -46,7 +46,7 @@ def test_every_view_of_a_table_says_that_it_is_partial(
     # R-34: one of three rows is shown, and the table is marked as partial.
     audit, log = Audit(late.paths, Rules.of(late.replication)), WindowLog(late.paths)
     assert audit.find_incomplete_tables(late.hi) == {("shop", "t"): IN_PART, ("shop", "still"): IN_PART}
-    shown = preview_rows(audit, log, ("shop", "t"), late.hi, 10, Budget(60))
+    shown = preview_rows(audit, log, ("shop", "t"), late.hi, 10, TimeBudget(60))
     assert (len(shown.rows), shown.inexact) == (1, IN_PART)
     file = tmp_path / "r.toml"
     file.write_text(f'name = "demo"\n[lake]\npath = "{late.replication.lake.path}"\n')

@@ -11,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 
 from binlake import tso
-from binlake.config.model import Lake, Replication
+from binlake.config.model import LakeSection, Replication
 from binlake.ddl.shardlocks import Hold
 from binlake.lake.keyowners import KeyOwner, find_key_owners
 from binlake.lake.paths import LakePaths
@@ -24,7 +24,7 @@ BASE = 470548480001835008
 
 @pytest.fixture
 def paths(tmp_path: Path) -> LakePaths:
-    return LakePaths.of(Replication(name="demo", lake=Lake(path=str(tmp_path))))
+    return LakePaths.of(Replication(name="demo", lake=LakeSection(path=str(tmp_path))))
 
 
 def write(paths: LakePaths, *changes: tuple[int, str, str, str, str | None]) -> None:

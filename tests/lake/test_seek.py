@@ -14,9 +14,9 @@ from binlake.audit.audit import Audit
 from binlake.errors import OutOfTime
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion, match_keys, match_table, read_changes
-from binlake.lake.seek import Budget, Slice, find_at_most, find_newest, read_changes_of_transaction
+from binlake.lake.seek import Slice, TimeBudget, find_at_most, find_newest, read_changes_of_transaction
 from binlake.rows.schema import mysqltypes as t
-from deploy.local.sample_lake import BASE, Change, S, SampleLake, build_sample, build_table
+from deploy.local.sample_lake import BASE, S, SampleChange, SampleLake, build_sample, build_table
 
 WINDOWS = 12
 END = BASE + WINDOWS * S
@@ -42,16 +42,16 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> LakePaths:
     return paths
 
 
-def _change(key: int, ts: int, seq: int) -> Change:
+def _change(key: int, ts: int, seq: int) -> SampleChange:
     row = {"id": str(key), "v": "a"}
-    return Change(ts, ts - 1, "item", row, {**row, "v": "b"}, seq)
+    return SampleChange(ts, ts - 1, "item", row, {**row, "v": "b"}, seq)
 
 
 def read_all_pages(lake: LakePaths, where: ds.Expression, count: int, seconds: float) -> list[Slice]:
     """Page after page, from the newest."""
     pages, upto = [], END
     while True:
-        pages.append(find_newest(lake, BASE, upto, where, count, Budget(seconds)))
+        pages.append(find_newest(lake, BASE, upto, where, count, TimeBudget(seconds)))
         if pages[-1].whole:
             return pages
         assert pages[-1].since < upto, "a search must make progress"
@@ -75,7 +75,7 @@ def test_pages_together_are_the_whole_history(
 
 @pytest.mark.long
 def test_search_that_ran_out_of_time_reports_its_position(lake: LakePaths) -> None:
-    first = find_newest(lake, BASE, END, HOT, 100, Budget(0))
+    first = find_newest(lake, BASE, END, HOT, 100, TimeBudget(0))
     assert not first.whole
     assert BASE < first.since < END - S
     assert first.changes == tuple(read_changes(lake, first.since, END, HOT))
@@ -87,20 +87,20 @@ def test_commit_with_too_many_changes_gives_the_first_and_counts_the_rest(tmp_pa
     made.add_window(
         BASE, BASE + S, [_change(7, old, 0), *(_change(7, many, seq) for seq in range(30)), _change(7, new, 0)]
     )
-    found = find_newest(made.paths, BASE, BASE + S, HOT, 3, Budget(60), most=10)
+    found = find_newest(made.paths, BASE, BASE + S, HOT, 3, TimeBudget(60), most=10)
     assert [(change.commit_ts, change.seq) for change in found.changes] == [*((many, n) for n in range(9)), (new, 0)]
     assert (found.left, found.since, found.whole) == (21, many - 1, False)
-    assert [change.commit_ts for change in find_newest(made.paths, BASE, found.since, HOT, 3, Budget(60)).changes] == [
-        old
-    ]
-    assert len(find_at_most(made.paths, BASE, BASE + S, HOT, 32, Budget(60)).changes) == 32
-    refused = find_at_most(made.paths, BASE, BASE + S, HOT, 31, Budget(60))
+    assert [
+        change.commit_ts for change in find_newest(made.paths, BASE, found.since, HOT, 3, TimeBudget(60)).changes
+    ] == [old]
+    assert len(find_at_most(made.paths, BASE, BASE + S, HOT, 32, TimeBudget(60)).changes) == 32
+    refused = find_at_most(made.paths, BASE, BASE + S, HOT, 31, TimeBudget(60))
     assert (refused.changes, refused.whole, refused.late) == ((), False, False)
 
 
 def test_too_many_changes_are_distinguished_from_a_timeout(lake: LakePaths) -> None:
-    assert find_at_most(lake, BASE, END, HOT, 100, Budget(0)).late
-    assert not find_at_most(lake, BASE, END, HOT, 2, Budget(60)).late
+    assert find_at_most(lake, BASE, END, HOT, 100, TimeBudget(0)).late
+    assert not find_at_most(lake, BASE, END, HOT, 2, TimeBudget(60)).late
 
 
 @pytest.mark.long
@@ -108,11 +108,11 @@ def test_files_that_all_span_the_time_do_not_end_a_late_search(tmp_path: Path) -
     made = _build_lake(tmp_path)
     for n in range(1, 11):
         made.add_window(BASE + n - 1, BASE + n, [_change(7, BASE + n, 0), _change(7, BASE + S + n, 0)])
-    found = find_newest(made.paths, BASE, BASE + S, HOT, 100, Budget(0))
+    found = find_newest(made.paths, BASE, BASE + S, HOT, 100, TimeBudget(0))
     assert (len(found.changes), found.whole) == (10, True)
     assert Audit(made.paths).find_transaction(BASE + 500) is None
     with pytest.raises(OutOfTime, match="took too long"):
-        Audit(made.paths).find_transaction(BASE + 500, budget=Budget(0))
+        Audit(made.paths).find_transaction(BASE + 500, budget=TimeBudget(0))
 
 
 def test_recreated_lake_is_read_anew(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_recreated_lake_is_read_anew(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path, ignore_errors=True)
         made = _build_lake(tmp_path)
         made.add_window(BASE, BASE + S, [_change(key, BASE + 1, 0)])
-        found = find_newest(made.paths, BASE, BASE + S, match_table("shop", "item"), 5, Budget(60))
+        found = find_newest(made.paths, BASE, BASE + S, match_table("shop", "item"), 5, TimeBudget(60))
         assert [change.key for change in found.changes] == [f'["{key}"]']
 
 
@@ -131,7 +131,7 @@ def _build_lake(place: Path) -> SampleLake:
 
 
 def test_lake_without_row_changes_has_no_history(tmp_path: Path) -> None:
-    assert find_newest(LakePaths(str(tmp_path)), BASE, END, COLD, 10, Budget(1)) == Slice((), BASE, whole=True)
+    assert find_newest(LakePaths(str(tmp_path)), BASE, END, COLD, 10, TimeBudget(1)) == Slice((), BASE, whole=True)
     assert read_changes_of_transaction(LakePaths(str(tmp_path)), BASE, BASE) == ([], 0)
 
 
@@ -148,5 +148,5 @@ def test_transaction_is_read_in_parts(tmp_path: Path) -> None:
     assert part is not None
     assert (part.changes, part.total) == (whole.changes[1:2], 3)
     assert audit.find_transaction(ts, 3, 1) is not None
-    by_start = audit.find_transaction(whole.start_ts, 1, 1, Budget(60))
+    by_start = audit.find_transaction(whole.start_ts, 1, 1, TimeBudget(60))
     assert by_start == part

@@ -16,7 +16,7 @@ from binlake.config.load import check_replication
 from binlake.errors import BinlakeError, ConfigError, Permanent, Transient
 from binlake.health.doctor.lakechecks import check_lake_folder
 from binlake.lake import storecheck
-from binlake.lake.configcommand import ConfigCommand
+from binlake.lake.configcommand import LakeConfigCommand
 from deploy.local.s3 import S3
 
 pytestmark = pytest.mark.process
@@ -55,7 +55,7 @@ engine = "local"
 
 
 def check(file: Path) -> int:
-    command, parser = ConfigCommand(), argparse.ArgumentParser()
+    command, parser = LakeConfigCommand(), argparse.ArgumentParser()
     command.add_arguments(parser)
     return command.run(parser.parse_args(["check", str(file)]))
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 import pytest
 
 from binlake.audit.audit import Audit
-from binlake.audit.diff import Limits, RowDifference, diff_table
+from binlake.audit.diff import DiffLimits, RowDifference, diff_table
 from binlake.errors import ConfigError, LostRange, SchemaError
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import Row
-from binlake.lake.seek import Budget
+from binlake.lake.seek import TimeBudget
 from deploy.local.sample_lake import BASE, S, build_sample
 
 MOMENTS = [BASE + second * S for second in (0, 2, 11, 13, 24, 27, 36)]
@@ -80,8 +80,8 @@ def test_rows_are_sorted_by_key_as_numbers(audit: Audit) -> None:
 
 
 def test_limits_refuse_and_say_what_has_none(audit: Audit) -> None:
-    def limits(changes: int = 10**6, rows: int = 10**6) -> Limits:
-        return Limits(changes, rows, Budget(60.0))
+    def limits(changes: int = 10**6, rows: int = 10**6) -> DiffLimits:
+        return DiffLimits(changes, rows, TimeBudget(60.0))
 
     name, end = ("shop", "item"), BASE + 10 * S
     assert len(diff_table(audit, name, BASE, end, limits(40)).rows) == 40

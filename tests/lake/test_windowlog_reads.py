@@ -17,7 +17,7 @@ from binlake.lake.controlrows import ControlRows
 from binlake.lake.dataset import open_dataset
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.mirror import MirrorVersion, MirrorVersions
+from binlake.mirror import MirrorState, MirrorVersions
 from binlake.mirror import versions as mirror_versions
 from binlake.window.manifest import WindowManifest
 
@@ -113,8 +113,8 @@ def test_newest_version_of_each_mirror_is_known_without_its_history(
     versions, wanted = MirrorVersions(paths), {}
     for hi in range(1, 40):
         rows = [
-            MirrorVersion("d", f"t{hi % 7}", hi, hi - 1, hi),
-            MirrorVersion("d", "busy", hi, hi - 1, hi, hi % 2 == 0),
+            MirrorState("d", f"t{hi % 7}", hi, hi - 1, hi),
+            MirrorState("d", "busy", hi, hi - 1, hi, hi % 2 == 0),
         ]
         if hi == 30:
             # The run died after its tables and repeated the window.

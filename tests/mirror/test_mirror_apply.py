@@ -14,14 +14,14 @@ from support.tidb_json import INT_PK, column, index, table_def, table_info
 
 from binlake.ddl.definitions import EVENTS, SYNC_DDL, LandedDdl, Segments, SegmentTable, WindowDefinitions
 from binlake.lake.paths import LakePaths
-from binlake.mirror import ComponentPlan, MirrorVersion, apply_component, plan_mirrors
+from binlake.mirror import ComponentPlan, MirrorState, apply_component, plan_mirrors
 from binlake.mirror.effects import PARTITIONS, derive_effects
 from binlake.mirror.replica import Replica
 from binlake.mirror.rows import read_mirror_texts
 from binlake.mirror.versions import IN_PART
 from binlake.rows.schema import Action, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.session import SourceSession
 
 MAP = pa.map_(pa.string(), pa.string())
@@ -41,7 +41,7 @@ def table(table_id: int, name: str, *names: str, key: bool = True, db: str = "d"
 
 
 def ddl(ts: int, action: Action, before: Sequence[TableDef], after: Sequence[TableDef]) -> LandedDdl:
-    sides = Definitions((), tuple(before)), Definitions((), tuple(after))
+    sides = DdlSide((), tuple(before)), DdlSide((), tuple(after))
     return LandedDdl(ts, ts, ts - 1, ts, ts, int(action), "d", "", "", "", "apply", "", *sides)
 
 
@@ -57,7 +57,7 @@ class Mirrors:
 
     def __init__(self, root: Path) -> None:
         self.paths = LakePaths(str(root))
-        self.known: dict[tuple[str, str], MirrorVersion] = {}
+        self.known: dict[tuple[str, str], MirrorState] = {}
 
     def plan(self, lo: int, hi: int, ddls: Sequence[LandedDdl], tables: dict[int, Sequence[TableDef]]) -> ComponentPlan:
         places = {SegmentTable(segment, of.db, of.name): of for segment, found in tables.items() for of in found}

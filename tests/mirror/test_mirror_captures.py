@@ -20,7 +20,7 @@ from binlake.compare.values import build_canonical_converter, decode_captured_va
 from binlake.ddl.ddls import build_window_schemas, plan_ddls
 from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions, derive_key_defaults
 from binlake.errors import SchemaError
-from binlake.mirror.effects import Effect, derive_effects
+from binlake.mirror.effects import MirrorEffect, derive_effects
 from binlake.mirror.partitions import RemovedPartitions
 from binlake.mirror.rows import Reshaper, build_typed_rows, read_mirror_texts
 from binlake.rows.codec.values import show_member_text
@@ -86,7 +86,7 @@ class Mirrors:
                 if effect.kind != "drop":
                     self.tables[name] = effect.table, []
 
-    def _remove(self, effect: Effect, name: Name) -> None:
+    def _remove(self, effect: MirrorEffect, name: Name) -> None:
         assert effect.source is not None
         removed, (table, rows) = RemovedPartitions(effect.source, effect.table), self.tables[name]
         try:

@@ -17,7 +17,7 @@ from support.tidb_json import INT_PK, column, table_def, table_info
 from binlake.lake.columntypes import choose_arrow_type, format_texts, parse_texts
 from binlake.mirror.recast import recast
 from binlake.mirror.rows import Reshaper, build_image_rows, build_typed_rows, read_mirror_texts
-from binlake.rows.codec.casts import Moment
+from binlake.rows.codec.casts import CastMoment
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 
@@ -141,7 +141,7 @@ CHANGES = [
     ("source", "target", "text", "changed"), CHANGES, ids=lambda case: getattr(case, "type_name", None)
 )
 def test_type_change_converts_stored_values(source: ColumnInfo, target: ColumnInfo, text: str, changed: str) -> None:
-    assert recast(source, target, [text, None], Moment(UTC)) == ([changed, None], [])
+    assert recast(source, target, [text, None], CastMoment(UTC)) == ([changed, None], [])
 
 
 LIVE = [
@@ -158,7 +158,7 @@ def test_values_that_do_not_fit_become_what_a_live_tidb_made_of_them(
     source: ColumnInfo, target: ColumnInfo, values: dict[str, str]
 ) -> None:
     # Recorded with sql_mode = '' in the capture `live_cases` (databases c_mm0 to c_mm5).
-    assert recast(source, target, list(values), Moment(UTC)) == (list(values.values()), [])
+    assert recast(source, target, list(values), CastMoment(UTC)) == (list(values.values()), [])
 
 
 @pytest.mark.parametrize(
@@ -174,22 +174,22 @@ def test_values_that_do_not_fit_become_what_a_live_tidb_made_of_them(
 def test_conversion_by_other_rules_than_tidbs_makes_a_mirror_inexact(
     family: str, source: ColumnInfo, target: ColumnInfo, exact: bool
 ) -> None:
-    texts, unknown = recast(source, target, ["1", None], Moment(UTC, family=family))
+    texts, unknown = recast(source, target, ["1", None], CastMoment(UTC, family=family))
     assert (texts, not unknown) == (["1", None], exact)
-    assert recast(source, target, [None], Moment(UTC, family=family)) == ([None], [])
-    assert recast(source, target, ["1"], Moment(UTC)) == (["1"], [])
+    assert recast(source, target, [None], CastMoment(UTC, family=family)) == ([None], [])
+    assert recast(source, target, ["1"], CastMoment(UTC)) == (["1"], [])
 
 
 def test_null_becomes_what_a_lenient_server_makes_of_it() -> None:
     source, target, stamp = info(t.LONG), info(t.LONG, flag=t.FLAG_NOT_NULL), info(t.TIMESTAMP, flag=t.FLAG_NOT_NULL)
-    assert recast(source, target, ["5", None], Moment(UTC, family="mysql")) == (["5", "0"], [])
-    assert recast(source, target, [None], Moment(UTC)) == ([None], [])
-    assert recast(info(t.TIMESTAMP), stamp, [None], Moment(UTC, family="mysql"))[1] != []
+    assert recast(source, target, ["5", None], CastMoment(UTC, family="mysql")) == (["5", "0"], [])
+    assert recast(source, target, [None], CastMoment(UTC)) == ([None], [])
+    assert recast(info(t.TIMESTAMP), stamp, [None], CastMoment(UTC, family="mysql"))[1] != []
 
 
 @pytest.mark.parametrize("kind", [t.VARCHAR, t.STRING])
 def test_letters_that_the_new_charset_lacks_become_question_marks(kind: int) -> None:  # S4-02
-    source, mysql = info(t.VARCHAR, flen=12), Moment(UTC, family="mysql")
+    source, mysql = info(t.VARCHAR, flen=12), CastMoment(UTC, family="mysql")
     gbk = info(kind, flen=5, charset="gbk", collate="gbk_chinese_ci")
     assert recast(source, gbk, ["Ä中", "a", None], mysql) == (["?中", "a", None], [])
     unknown = info(kind, flen=5, charset="armscii8", collate="armscii8_bin")
@@ -202,7 +202,7 @@ def test_letters_that_the_new_charset_lacks_become_question_marks(kind: int) -> 
 @pytest.mark.parametrize("kind", [t.STRING, t.VARCHAR, t.BLOB])
 def test_bytes_become_the_letters_that_they_are_in_the_new_charset(kind: int) -> None:  # S4-02
     # A BINARY(3) of 'Ä' that became TEXT CHARACTER SET gbk (found by drawn sources).
-    source, mysql = info(kind, flen=9, charset="binary", collate="binary"), Moment(UTC, family="mysql")
+    source, mysql = info(kind, flen=9, charset="binary", collate="binary"), CastMoment(UTC, family="mysql")
     gbk = info(t.VARCHAR, flen=9, charset="gbk", collate="gbk_chinese_ci")
     assert recast(source, gbk, ["C38400", "61", None], mysql) == (["脛\0", "a", None], [])
     latin = info(t.VARCHAR, flen=9, charset="latin1", collate="latin1_bin")
@@ -215,7 +215,7 @@ def test_bytes_become_the_letters_that_they_are_in_the_new_charset(kind: int) ->
 
 @pytest.mark.parametrize("kind", [t.STRING, t.VARCHAR, t.BLOB])
 def test_letters_of_another_charset_that_become_bytes_make_a_mirror_inexact(kind: int) -> None:  # S4-02
-    target, mysql = info(kind, flen=2, charset="binary", collate="binary"), Moment(UTC, family="mysql")
+    target, mysql = info(kind, flen=2, charset="binary", collate="binary"), CastMoment(UTC, family="mysql")
     gbk = info(t.VARCHAR, flen=9, charset="gbk", collate="gbk_chinese_ci")
     assert recast(gbk, target, ["ab"], mysql) == (["6162"], [])
     assert recast(gbk, target, ["中"], mysql)[1] == ["letters of gbk as bytes of column c"]
@@ -225,7 +225,7 @@ def test_letters_of_another_charset_that_become_bytes_make_a_mirror_inexact(kind
 
 def test_value_that_cannot_be_converted_stays_and_is_reported() -> None:
     texts, unknown = recast(
-        info(t.TIMESTAMP), DATETIME3, ["2024-01-02 03:04:05", None, "2024-01-03 00:00:00"], Moment()
+        info(t.TIMESTAMP), DATETIME3, ["2024-01-02 03:04:05", None, "2024-01-03 00:00:00"], CastMoment()
     )
     assert texts == ["2024-01-02 03:04:05", None, "2024-01-03 00:00:00"]
     # The report contains no value of a row.
@@ -252,7 +252,7 @@ def test_new_column_whose_values_the_log_lacks_makes_a_filled_mirror_inexact(
     key = column(1, "id", flag=INT_PK)
     before, after = (table_def(table_info(45, "t", columns, pk_is_handle=True)) for columns in ([key], [key, new]))
     for ids, inexact in (((), False), (("1",), not known)):
-        reshaper = Reshaper(before, after, moment=Moment(UTC, family=family))
+        reshaper = Reshaper(before, after, moment=CastMoment(UTC, family=family))
         assert (reshaper.find_appended_fields() is None) == (not known or bool(new["type"]["Flag"] & t.FLAG_NOT_NULL))
         rows = build_typed_rows(before, {"id": list(ids)}, [5] * len(ids), [0] * len(ids))
         assert sum(batch.num_rows for batch in reshaper.reshape_batches(iter(rows.to_batches()))) == len(ids)
@@ -261,11 +261,11 @@ def test_new_column_whose_values_the_log_lacks_makes_a_filled_mirror_inexact(
 
 def test_column_that_becomes_auto_increment_is_inexact_if_it_had_rows_without_a_number() -> None:
     source, target = info(t.LONGLONG), info(t.LONGLONG, flag=t.FLAG_AUTO_INCREMENT)
-    moment = Moment(UTC, family="mysql")
+    moment = CastMoment(UTC, family="mysql")
     assert recast(source, target, ["4", "7"], moment) == (["4", "7"], [])
     assert "numbered rows" in recast(source, target, ["4", "0"], moment)[1][0]
     assert "numbered rows" in recast(source, target, ["4", None], moment)[1][0]
-    assert recast(source, target, ["4", "0"], Moment(UTC)) == (["4", "0"], [])
+    assert recast(source, target, ["4", "0"], CastMoment(UTC)) == (["4", "0"], [])
 
 
 @pytest.mark.parametrize(("values", "known"), [(["5", "6"], True), (["5", None], False)])
@@ -273,7 +273,7 @@ def test_stored_column_that_reads_nulls_that_became_zeros_is_inexact(values: lis
     #
     g = col("g", t.VARCHAR, flen=20, generated_expr_string="hex(`a`)", generated_stored=True)
     before, after = (table("t", col("id"), col("a", not_null=zero), g, keys=(primary("id"),)) for zero in (False, True))
-    reshaper = Reshaper(before, after, moment=Moment(UTC, family="mysql"))
+    reshaper = Reshaper(before, after, moment=CastMoment(UTC, family="mysql"))
     assert not reshaper.keeps_layout()
     rows = build_typed_rows(before, {"id": ["1", "2"], "a": values, "g": [None, None]}, [5, 5], [0, 0])
     assert sum(batch.num_rows for batch in reshaper.reshape_batches(iter(rows.to_batches()))) == 2

@@ -23,7 +23,7 @@ from modelwindow import Converter
 from binlake.changes.net import RowEvent, compute_net_changes
 from binlake.ddl.definitions import SegmentTable, derive_key_defaults
 from binlake.lake.paths import LakePaths
-from binlake.mirror import ComponentPlan, MirrorVersion, apply_component, plan_mirrors
+from binlake.mirror import ComponentPlan, MirrorState, apply_component, plan_mirrors
 from binlake.mirror.rows import read_mirror_texts
 from binlake.rows.schema import Action, TableDef
 
@@ -41,7 +41,7 @@ class Mirrors:
     def __init__(self, world: World, root: Path, random: Random) -> None:
         self._world, self._random, self._paths = world, random, LakePaths(str(root))
         self._converter = Converter(world, random, rules_of(world))
-        self._known: dict[tuple[str, str], MirrorVersion] = {}
+        self._known: dict[tuple[str, str], MirrorState] = {}
         self.seen: Counter[str] = Counter()
 
     def run(self) -> None:
@@ -66,7 +66,7 @@ class Mirrors:
         for version in (one for versions in done for one in versions):
             self._known[version.db, version.table] = version
 
-    def _apply(self, component: ComponentPlan, events: Events, *, dies: bool = False) -> list[MirrorVersion]:
+    def _apply(self, component: ComponentPlan, events: Events, *, dies: bool = False) -> list[MirrorState]:
         net = list(_net(component, events))
         left = self._random.randint(0, len(net)) if dies else len(net)
 
@@ -98,7 +98,7 @@ class Mirrors:
         self.seen["emptied" if emptied else "exact"] += 1
         return not inexact and expected == shown
 
-    def _rows(self, table: TableDef, columns: tuple[str, ...], version: MirrorVersion) -> list[tuple[str | None, ...]]:
+    def _rows(self, table: TableDef, columns: tuple[str, ...], version: MirrorState) -> list[tuple[str | None, ...]]:
         delta = DeltaTable(self._paths.locate_mirror(version.db, version.table), version=version.delta_version)
         texts = read_mirror_texts(table, delta.to_pyarrow_dataset().to_table())
         if tuple(texts) != columns:

@@ -18,10 +18,10 @@ from modelwindow import Converter
 from binlake.ddl.definitions import IGNORED, RENAMED_IN
 from binlake.dialect import DdlText, map_ddl
 from binlake.errors import TargetRefused
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.session import SourceSession
 from binlake.statements.literal import quote, quote_qualified_name
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.window.manifest import ApplyManifest
 
 _HEX = ("BIT", "VARBINARY", "BLOB")
@@ -68,10 +68,10 @@ class Returns:
         """Copy the table as it is at the source at `at`, replacing one that stayed when a table was renamed out."""
         view, (db, name) = self._world.returned[at], self._name(at)
         table = next(one for one in self._converter.tables(at) if (one.db, one.name) == (db, name))
-        after = Definitions((), (table,), SourceSession(self._world.told_zone))
+        after = DdlSide((), (table,), SourceSession(self._world.told_zone))
         text = f"CREATE TABLE {quote_qualified_name(db, name)} {view.create_sql()}"
-        made = map_ddl(DdlText(at, db, name, text, Definitions((), ()), after), self._model.dialect)
-        with closing(Session(self._model.target)) as session:
+        made = map_ddl(DdlText(at, db, name, text, DdlSide((), ()), after), self._model.dialect)
+        with closing(TargetSession(self._model.target)) as session:
             session.execute("SET SESSION default_storage_engine = InnoDB")
             session.execute(f"DROP TABLE IF EXISTS {quote_qualified_name(db, name)}")
             for sql in made.sql:

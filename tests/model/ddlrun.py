@@ -28,7 +28,7 @@ from support.mariadb import execute
 from binlake.base import sqlfiles
 from binlake.base.sections.rules import RouteRule
 from binlake.config import Replication
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import BinlakeError, Fenced, Permanent, TargetBusy, TargetRefused, TargetUnavailable
 from binlake.rules import Rules
 from binlake.rules.routes import Routes
@@ -100,7 +100,7 @@ class DdlScenario(Scenario):
         self.returns = Returns(world, model, self.converter)
         self._in_doubt = False
 
-    def converted(self, lo: int, hi: int, target: Target, forms: str) -> Statements:
+    def converted(self, lo: int, hi: int, target: TargetSection, forms: str) -> Statements:
         """Like any scenario; if a rename into the filter is refused, an operator copies the table."""
         while True:
             try:

@@ -27,7 +27,7 @@ from support.mariadb import MariaDb
 
 from binlake.base import sqlfiles
 from binlake.base.dialects import Dialect
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import (
     CheckpointConflict,
     Drift,
@@ -40,8 +40,8 @@ from binlake.errors import (
 )
 from binlake.target import apply_window, read_position
 from binlake.target.claim.checkpointrow import Checkpoint
-from binlake.target.claim.progress import Progress, read_progress
-from binlake.target.session.session import Session
+from binlake.target.claim.progress import TargetProgress, read_progress
+from binlake.target.session.session import TargetSession
 from binlake.target.session.tables import create_tables
 
 _MODES = ("atomic", "atomic", "parallel", "parallel", "ordered", "auto")
@@ -73,9 +73,11 @@ class Model:
 
     def __post_init__(self) -> None:
         self.reader = self.server.connect()
-        self.target = Target(db_type=self.dialect, host=self.server.host, port=self.server.port, user=self.server.user,
-                             worker_count=2, lease_s=600)  # type: ignore[call-arg]  # fmt: skip
-        self.session = Session(self.target)
+        self.target = TargetSection(
+            db_type=self.dialect, host=self.server.host, port=self.server.port, user=self.server.user,
+            worker_count=2, lease_s=600,
+        )  # type: ignore[call-arg]  # fmt: skip
+        self.session = TargetSession(self.target)
         create_tables(self.session, SCHEMA)
 
     def close(self) -> None:
@@ -180,11 +182,11 @@ class Scenario:
         self.pinned[statements.manifest.compute_digest()] = statements
         return statements
 
-    def converted(self, lo: int, hi: int, target: Target, forms: str) -> Statements:
+    def converted(self, lo: int, hi: int, target: TargetSection, forms: str) -> Statements:
         """The window (lo, hi], or the largest possible part of it."""
         return self.converter.convert(lo, hi, target, forms)
 
-    def target(self) -> Target:
+    def target(self) -> TargetSection:
         """The target under a configuration that changes all the time."""
         mode = self.random.choice([mode for mode in _MODES if mode != "ordered" or not self.shape.bytewise])
         return self.model.target.model_copy(update={
@@ -197,7 +199,7 @@ class Scenario:
             "max_segment_rows": 8 if mode == "auto" else 1000,
         })  # fmt: skip
 
-    def apply(self, statements: Statements, hook: Hook | None = None, target: Target | None = None) -> None:
+    def apply(self, statements: Statements, hook: Hook | None = None, target: TargetSection | None = None) -> None:
         """Like finalize: check what the manifest pins, then apply."""
         apply_window(target or self.target(), statements.manifest, statements.checked(statements.manifest), hook=hook)
 
@@ -230,7 +232,7 @@ class Scenario:
             self.compare(checkpoint.commit_ts)
             self.model.happened["snapshot"] += 1
 
-    def standing(self) -> tuple[Checkpoint | None, Progress | None]:
+    def standing(self) -> tuple[Checkpoint | None, TargetProgress | None]:
         """The target's own report of its state, in one read."""
         with self.model.looking, self.model.reader.cursor() as cursor:
             cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
@@ -340,7 +342,7 @@ class Scenario:
             if not self.is_over():
                 self.apply(self.next_window())
 
-    def _in_ledger(self, opened: Progress) -> set[tuple[int, int]]:
+    def _in_ledger(self, opened: TargetProgress) -> set[tuple[int, int]]:
         with self.model.looking, self.model.reader.cursor() as cursor:
             cursor.execute(
                 f"SELECT segment, phase FROM {SCHEMA}.binlake_ledger WHERE segment = %s AND lo = %s AND hi = %s",
@@ -349,7 +351,7 @@ class Scenario:
             return {(int(segment), int(phase)) for segment, phase in cursor.fetchall()}
 
 
-class _Reader(Session):
+class _Reader(TargetSession):
     """A Session that reads with one open cursor: one snapshot for everything it reads."""
 
     def __init__(self, cursor: Any) -> None:

@@ -11,8 +11,8 @@ from ddlworld import World
 from modelsource import Source
 
 from binlake.changes.net import RowEvent, compute_net_changes
-from binlake.changes.ordered import Change, ChangeKeys, OrderedPlan, PlanOptions, RowForms
-from binlake.config.model import Target
+from binlake.changes.ordered import ChangeKeys, OrderedChange, OrderedPlan, PlanOptions, RowForms
+from binlake.config.model import TargetSection
 from binlake.ddl.ddls import build_window_schemas, plan_ddls
 from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions, derive_key_defaults
 from binlake.ddl.injected import add_injections
@@ -79,7 +79,7 @@ class Converter:
     ignored: tuple[int, ...] = ()
     _states: dict[int, SchemaState] = field(default_factory=dict)
 
-    def convert(self, lo: int, hi: int, target: Target, forms: str) -> Statements:
+    def convert(self, lo: int, hi: int, target: TargetSection, forms: str) -> Statements:
         """The statements of (lo, hi] for `target` in its mode and limits, sealed."""
         base, dialect = self._schema(lo), target.db_type
         lines, events = self.logged(lo, hi)
@@ -126,7 +126,7 @@ class Converter:
             self._states[ts] = SchemaState().fold([(at, job) for at, job in self.source.jobs if at <= ts])
         return self._states[ts]
 
-    def _net(self, plans: WindowPlans, events: Events, target: Target, plain: bool) -> Iterator[StatementBatch]:
+    def _net(self, plans: WindowPlans, events: Events, target: TargetSection, plain: bool) -> Iterator[StatementBatch]:
         limits = BatchLimits(rows=target.batch_rows)
         for number in range(len(plans.segments.starts) + 1):
             first = {Phase.DELETE: 0, Phase.WRITE: 0}
@@ -154,7 +154,9 @@ class Converter:
                         yield from _batches(out, table, phase, changes)
                     first[phase] = out.next_batch
 
-    def _ordered(self, plans: WindowPlans, events: Events, target: Target, plain: bool) -> Iterator[StatementBatch]:
+    def _ordered(
+        self, plans: WindowPlans, events: Events, target: TargetSection, plain: bool
+    ) -> Iterator[StatementBatch]:
         options = PlanOptions(target.worker_count, BatchLimits(rows=target.batch_rows), target.multiple_rows,
                               target.conflict_strategy, round_rows=12)  # fmt: skip
 
@@ -172,7 +174,7 @@ class Converter:
             for event, name in in_order:
                 if since <= event.commit_ts < until:
                     forms, keys = writers(number, *name)
-                    yield from plan.add(Change(forms, event, keys.list_keys(event), not plain))
+                    yield from plan.add(OrderedChange(forms, event, keys.list_keys(event), not plain))
             yield from plan.flush()
 
 
@@ -194,7 +196,9 @@ def _touched(events: Events, bounds: tuple[int, int]) -> list[tuple[str, str]]:
     return sorted(name for name, own in events.items() if any(since <= event.commit_ts < until for event in own))
 
 
-def _content(statements: Statements, number: int, target: Target, touched: list[tuple[str, str]]) -> SegmentContent:
+def _content(
+    statements: Statements, number: int, target: TargetSection, touched: list[tuple[str, str]]
+) -> SegmentContent:
     own = [b for b in statements.written if b.segment == number]
     ddl = next((b for b in own if b.phase == Phase.DDL), None)
     rows = [b for b in own if b.phase != Phase.DDL]

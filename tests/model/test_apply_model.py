@@ -25,10 +25,10 @@ from binlake.statements.literal import quote_qualified_name
 from binlake.target.apply import atomic, batches, parallel
 from binlake.target.claim import fence, progress
 from binlake.target.claim.checkpointrow import Checkpoint
-from binlake.target.claim.progress import Progress
+from binlake.target.claim.progress import TargetProgress
 from binlake.target.ddl import intents
 from binlake.target.segments import SegmentPlan
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
 
@@ -73,7 +73,7 @@ def order_ignored(patch: pytest.MonkeyPatch) -> None:
 def fence_unproved(patch: pytest.MonkeyPatch) -> None:
     """A process that was taken over continues writing: its transactions are counted, but its epoch is not checked."""
 
-    def prove(self: fence.Fence, session: Session) -> int:
+    def prove(self: fence.Fence, session: TargetSession) -> int:
         table = quote_qualified_name(self.schema, "binlake_fence")
         session.write(
             f"UPDATE {table} SET val = LAST_INSERT_ID(val + 1) WHERE task = %s AND worker = %s",
@@ -92,7 +92,7 @@ def digest_unchecked(patch: pytest.MonkeyPatch) -> None:
 
 def manifest_unchecked(patch: pytest.MonkeyPatch) -> None:
     """The open window is finished with any manifest of its bounds."""
-    patch.setattr(Progress, "is_for", lambda self, m: (self.open_lo, self.open_hi) == (m.lo, m.hi))
+    patch.setattr(TargetProgress, "is_for", lambda self, m: (self.open_lo, self.open_hi) == (m.lo, m.hi))
 
 
 def presence_unchecked(patch: pytest.MonkeyPatch) -> None:
@@ -108,8 +108,8 @@ def phases_swapped(patch: pytest.MonkeyPatch) -> None:
 
 def ledger_unread(patch: pytest.MonkeyPatch) -> None:
     """A retry applies everything again."""
-    patch.setattr(progress.Ledger, "read_digests", lambda *_, **__: {})
-    patch.setattr(progress.Ledger, "write", lambda *_, **__: None)
+    patch.setattr(progress.WindowLedger, "read_digests", lambda *_, **__: {})
+    patch.setattr(progress.WindowLedger, "write", lambda *_, **__: None)
 
 
 def intent_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def always_consistent(patch: pytest.MonkeyPatch) -> None:
 def conflicts_unseen(patch: pytest.MonkeyPatch) -> None:
     """Mode ordered looks only at a change's first key, and waits for nothing."""
     for strategy in (causality.Causality, causality.FlushAll):
-        patch.setattr(strategy, "add", lambda _, keys: causality.Decision(False, keys[0]))
+        patch.setattr(strategy, "add", lambda _, keys: causality.GroupDecision(False, keys[0]))
 
 
 def missing_rows_passed_over(patch: pytest.MonkeyPatch) -> None:

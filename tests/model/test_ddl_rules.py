@@ -14,7 +14,7 @@ from modelerrors import Wrong
 from binlake.ddl import deciding, judging
 from binlake.ddl.definitions import RENAMED_IN, LandedDdl
 from binlake.dialect import altertable, clauses, mapping
-from binlake.dialect.conversions import Alter
+from binlake.dialect.conversions import AlterTable
 from binlake.errors import BinlakeError
 from binlake.rows.codec import batch
 from binlake.rows.schema.emptied import Emptied
@@ -101,7 +101,7 @@ def windows_end_anywhere(patch: pytest.MonkeyPatch) -> None:
 
 def target_converts(patch: pytest.MonkeyPatch) -> None:
     """MODIFY COLUMN follows the target's own conversion rules."""
-    patch.setattr(Alter, "find_conversions", lambda *_: [])
+    patch.setattr(AlterTable, "find_conversions", lambda *_: [])
 
 
 def fills_of_its_own(patch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from modelwindow import CLUSTER, NAME, Statements
 from support.mariadb import MariaDb, execute, rows
 from support.windows import target_of
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.ddl.ddls import plan_ddls, require_replacements_used
 from binlake.ddl.definitions import LandedDdl
 from binlake.ddl.injected import add_injections
@@ -38,17 +38,17 @@ LAST = 1 << 62
 
 
 @pytest.fixture
-def target(mariadb: MariaDb) -> Iterator[Target]:
+def target(mariadb: MariaDb) -> Iterator[TargetSection]:
     mariadb.wipe()
     yield target_of(mariadb)
     mariadb.wipe()
 
 
-def finalize(target: Target, statements: Statements) -> Any:
+def finalize(target: TargetSection, statements: Statements) -> Any:
     return apply_window(target, statements.manifest, statements.checked(statements.manifest))
 
 
-def test_the_target_runs_the_replacement_and_later_rows_are_applied(mariadb: MariaDb, target: Target) -> None:
+def test_the_target_runs_the_replacement_and_later_rows_are_applied(mariadb: MariaDb, target: TargetSection) -> None:
     # S4-46, U-15: the source's history stays as it was; the target has an additional index, and another default
     story = Story()
     own = "ALTER TABLE t ADD COLUMN w INT(11) NULL DEFAULT 5, ADD INDEX by_w (w);"
@@ -64,7 +64,7 @@ def test_the_target_runs_the_replacement_and_later_rows_are_applied(mariadb: Mar
     assert rows(mariadb, "SHOW INDEX FROM d.t WHERE Key_name = 'by_w'")
 
 
-def _crash(target: Target, statements: Statements, step: str) -> None:
+def _crash(target: TargetSection, statements: Statements, step: str) -> None:
     """Crash an attempt to apply when it passes `step` for the third time."""
 
     class Crash(Exception):
@@ -80,14 +80,14 @@ def _crash(target: Target, statements: Statements, step: str) -> None:
         apply_window(target, statements.manifest, statements, hook=hook)
 
 
-def _apply_with_a_crash(target: Target, statements: Statements, step: str) -> None:
+def _apply_with_a_crash(target: TargetSection, statements: Statements, step: str) -> None:
     """Apply; the first attempt crashes, the second one succeeds."""
     _crash(target, statements, step)
     assert apply_window(target, statements.manifest, statements).state == "applied"
 
 
 @pytest.mark.parametrize("step", ["intent", "ddl_executed", "ddl_done"])
-def test_a_crash_around_a_replacement_runs_it_once(mariadb: MariaDb, target: Target, step: str) -> None:
+def test_a_crash_around_a_replacement_runs_it_once(mariadb: MariaDb, target: TargetSection, step: str) -> None:
     # R-04: the result of the statement is not known, only whether anything changed
     story = Story()
     own = "ALTER TABLE t ADD COLUMN w INT, ADD COLUMN own INT"
@@ -107,7 +107,7 @@ OWN = {
 @pytest.mark.parametrize("own", OWN)
 @pytest.mark.parametrize("step", ["intent", "ddl_executed"])
 def test_a_change_by_someone_else_does_not_count_as_the_replacement(
-    mariadb: MariaDb, target: Target, step: str, own: str
+    mariadb: MariaDb, target: TargetSection, step: str, own: str
 ) -> None:  # R-04
     story = Story()
     execute(mariadb, "CREATE DATABASE d", "CREATE TABLE d.u (id INT PRIMARY KEY)")
@@ -133,7 +133,9 @@ def injected(*entries: tuple[int, str]) -> dict[str, Any]:
     return {"ddl-injection": [{"commit-ts": str(ts), "sql": sql, "db": "d"} for ts, sql in entries]}
 
 
-def test_an_injected_statement_runs_before_the_changes_of_its_commit_ts(mariadb: MariaDb, target: Target) -> None:
+def test_an_injected_statement_runs_before_the_changes_of_its_commit_ts(
+    mariadb: MariaDb, target: TargetSection
+) -> None:
     # U-15: one before the source's own DDL of the same commit_ts, one between two transactions, two of one commit_ts
     story = Story()
     row_ts = max(commit_ts for commit_ts, *_ in story.log.rows)
@@ -168,7 +170,7 @@ def _indexes(server: MariaDb) -> set[str]:
 
 
 @pytest.mark.parametrize("step", ["intent", "ddl_executed", "ddl_done"])
-def test_a_crash_around_an_injected_statement_runs_it_once(mariadb: MariaDb, target: Target, step: str) -> None:
+def test_a_crash_around_an_injected_statement_runs_it_once(mariadb: MariaDb, target: TargetSection, step: str) -> None:
     # U-15, R-04
     story = Story()
     own = injected((story.ddl_ts, "CREATE INDEX own ON t (v)"))
@@ -178,7 +180,7 @@ def test_a_crash_around_an_injected_statement_runs_it_once(mariadb: MariaDb, tar
     assert [name for name, *_ in rows(mariadb, "SHOW COLUMNS FROM d.t")] == ["id", "v", "w"]
 
 
-def test_injected_statements_are_pinned_with_their_window(target: Target) -> None:
+def test_injected_statements_are_pinned_with_their_window(target: TargetSection) -> None:
     # U-15, DESIGN 3.7: one more or one less makes another window; the target's refusal stops it like that of any DDL
     story = Story()
     plain = story.converter().convert(0, LAST, target, "safe")
@@ -205,7 +207,7 @@ def test_injected_statements_are_pinned_with_their_window(target: Target) -> Non
             rules(**injected((1, wrong)))
 
 
-def test_a_moved_injection_makes_another_window(target: Target) -> None:
+def test_a_moved_injection_makes_another_window(target: TargetSection) -> None:
     # U-15, DESIGN 3.7: the same statement elsewhere, with rows of other segments after it
     story = Story()
     sql = "CREATE INDEX own ON t (v)"
@@ -229,7 +231,7 @@ def _cuts(story: Story, own: Rules) -> list[LandedDdl]:
     return add_injections(planned, own.injections, 0, LAST, 0)
 
 
-def test_an_error_of_the_operators_own_statement_is_never_ignored(mariadb: MariaDb, target: Target) -> None:
+def test_an_error_of_the_operators_own_statement_is_never_ignored(mariadb: MariaDb, target: TargetSection) -> None:
     story = Story()
     statements = story.converter(**replaced(story.ddl_ts, "ALTER TABLE t ADD COLUMN v INT")).convert(
         0, LAST, target, "safe"
@@ -242,7 +244,7 @@ def test_an_error_of_the_operators_own_statement_is_never_ignored(mariadb: Maria
 
 
 def test_a_window_stuck_at_a_refused_ddl_is_released_and_continues_with_the_replacement(
-    mariadb: MariaDb, target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mariadb: MariaDb, target: TargetSection, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # S4-46, U-15, DESIGN 3.7, 3.11: pinned until an operator gives the window up, if the DDL had no effect
     story = Story(tail=" SPARSELY")
@@ -281,7 +283,7 @@ def test_a_window_stuck_at_a_refused_ddl_is_released_and_continues_with_the_repl
 
 
 def test_ddl_of_one_commit_ts_are_distinguished_and_those_that_ran_do_not_run_again(
-    target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    target: TargetSection, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # U-15, DESIGN 3.11: the injection ran, the DDL of the same commit_ts was refused
     story, own = Story(tail=" SPARSELY"), "CREATE INDEX own ON t (v)"
@@ -303,7 +305,7 @@ def test_ddl_of_one_commit_ts_are_distinguished_and_those_that_ran_do_not_run_ag
 def test_changes_are_reduced_within_a_segment_and_never_across_a_ddl() -> None:
     # S4-11: a row before ADD COLUMN and the same row after it are two net changes
     story = Story(again=True)
-    statements = story.converter().convert(0, LAST, Target(db_type="mariadb"), "safe")  # type: ignore[call-arg]
+    statements = story.converter().convert(0, LAST, TargetSection(db_type="mariadb"), "safe")  # type: ignore[call-arg]
     writes = [(b.segment, b.rows) for b in statements.written if b.phase == Phase.WRITE]
     assert writes == [(2, 2), (3, 2)]
 
@@ -326,7 +328,7 @@ def test_a_replacement_must_be_one_ddl_for_a_ddl_that_would_run() -> None:
 
 
 def test_an_ignored_ddl_changes_nothing_and_rows_wait_for_the_operator(
-    mariadb: MariaDb, target: Target
+    mariadb: MariaDb, target: TargetSection
 ) -> None:  # S4-46 U-15
     story = Story()
     converter = story.converter(filter={"ignore-txn-commit-ts": [str(story.ddl_ts)]})
@@ -341,7 +343,7 @@ def test_an_ignored_ddl_changes_nothing_and_rows_wait_for_the_operator(
 
 
 def test_without_sync_ddl_rows_wait_for_definitions_from_the_other_side(
-    mariadb: MariaDb, target: Target
+    mariadb: MariaDb, target: TargetSection
 ) -> None:  # tidb-binlog 5.11, R-47
     story = Story()
     converter = story.converter(loopback={"sync-ddl": False})
@@ -360,7 +362,7 @@ def ddls(statements: Statements) -> list[Any]:
     return [batch for batch in statements.written if batch.phase == Phase.DDL]
 
 
-def written(folder: Path, target: Target) -> str:
+def written(folder: Path, target: TargetSection) -> str:
     config = folder / "model.toml"
     config.write_text(
         f'name = "{NAME}"\n[lake]\npath = "{folder / "lake"}"\n[source]\ncluster-id = "{CLUSTER}"\n[target]\n'

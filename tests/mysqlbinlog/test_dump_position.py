@@ -9,31 +9,31 @@ import pytest
 from binlake.errors import ConfigError
 from binlake.mysqlbinlog.dumpfolder import read_dump_folder
 from binlake.mysqlbinlog.dumpposition import DumpPosition, read_dump_position
-from binlake.mysqlbinlog.model import Position
+from binlake.mysqlbinlog.model import BinlogPosition
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 METADATA = {
     "dumpling of TiDB": (
         "Started dump at: 2020-11-10 10:40:19\nSHOW MASTER STATUS:\n\tLog: tidb-binlog\n\tPos: 420747102018863124\n\n"
         "Finished dump at: 2020-11-10 10:40:20\n",
-        DumpPosition(420747102018863124, Position("", 0)),
+        DumpPosition(420747102018863124, BinlogPosition("", 0)),
     ),
     "old mydumper of a replica": (
         "Started dump at: 2021-01-01 00:00:00\nSHOW MASTER STATUS:\n\tLog: mysql-bin.000003\n\tPos: 1234\n"
         f"\tGTID:{UUID}:1-5,\n{UUID.replace('3e', '4e')}:1-9\n\nSHOW SLAVE STATUS:\n\tHost: other\n"
         "\tLog: other.000009\n\tPos: 99\n\tGTID:x\n\nFinished dump at: 2021-01-01 00:00:02\n",
-        DumpPosition(0, Position("mysql-bin.000003", 1234, f"{UUID}:1-5,{UUID.replace('3e', '4e')}:1-9")),
+        DumpPosition(0, BinlogPosition("mysql-bin.000003", 1234, f"{UUID}:1-5,{UUID.replace('3e', '4e')}:1-9")),
     ),
     "mydumper 0.12": (
         "# Started dump at: 2022-06-01 10:00:00\n[master]\n# Channel_Name = '' # for CHANNEL\nFile = bin.000002\n"
         "Position = 157\nExecuted_Gtid_Set = 0-1-5\n\n[`d`.`t`]\nRows = 3\n",
-        DumpPosition(0, Position("bin.000002", 157, "0-1-5")),
+        DumpPosition(0, BinlogPosition("bin.000002", 157, "0-1-5")),
     ),
     "mydumper 0.16": (
         "# Started dump at: 2024-06-01 10:00:00\n[config]\nquote_character = BACKTICK\n\n[source]\n"
         f'# Channel_Name = \'\'\nexecuted_gtid_set = "{UUID}:1-5"\nSOURCE_LOG_FILE = "binlog.000003"\n'
         'SOURCE_LOG_POS = 157\n#SOURCE_PORT = 3306\n\n[`d`.`t`]\nreal_table_name=t\nrows = 3\n',
-        DumpPosition(0, Position("binlog.000003", 157, f"{UUID}:1-5")),
+        DumpPosition(0, BinlogPosition("binlog.000003", 157, f"{UUID}:1-5")),
     ),
 }  # fmt: skip
 

@@ -9,13 +9,13 @@ from random import Random
 import pytest
 from support.examples import seeds
 
-from binlake.mysqlbinlog.tablerows.ranges import Range, Ranges
+from binlake.mysqlbinlog.tablerows.ranges import KeyRange, KeyRanges
 
 KEYS = 12
 """Keys are 1 to 12; a bound is one of them, "" below the first and above the last."""
 
 
-def keys_of(keys: Range) -> range:
+def keys_of(keys: KeyRange) -> range:
     return range(int(keys.low or 0) + 1, int(keys.high or KEYS) + 1)
 
 
@@ -26,16 +26,16 @@ def read_by_key(stored: list[tuple[str, str, int]]) -> dict[int, int]:
     for (_, high, _), (low, _, _) in itertools.pairwise(stored):
         assert high == low
     for low, high, snapshot in stored:
-        by_key |= {key: snapshot for key in keys_of(Range(low, high)) if key not in by_key}
+        by_key |= {key: snapshot for key in keys_of(KeyRange(low, high)) if key not in by_key}
     return by_key
 
 
 @pytest.mark.parametrize("seed", seeds(40))
 def test_every_key_is_read_once_however_often_reading_restarts(seed: int) -> None:  # S4-24
     draw = Random(seed)
-    ranges, read = Ranges(), dict.fromkeys(range(1, KEYS + 1), -1)
+    ranges, read = KeyRanges(), dict.fromkeys(range(1, KEYS + 1), -1)
     for snapshot in range(30):
-        claimed: list[Range] = []
+        claimed: list[KeyRange] = []
         for _ in range(draw.randint(0, 6)):
             if (left := ranges.find_next()) is not None and draw.random() < 0.6:
                 keys = keys_of(left)
@@ -53,7 +53,7 @@ def test_every_key_is_read_once_however_often_reading_restarts(seed: int) -> Non
         stored = ranges.store()
         assert all(first[2] != other[2] for first, other in itertools.pairwise(stored))
         # The next process continues from what is stored: a range that was being read counts as unread.
-        ranges = Ranges.of(json.loads(json.dumps(stored)))
+        ranges = KeyRanges.of(json.loads(json.dumps(stored)))
         first = ranges.find_next()
         assert (first is None) == ranges.is_complete
         assert first is None or keys_of(first)[0] == min(key for key, snapshot in read.items() if snapshot < 0)
@@ -61,7 +61,7 @@ def test_every_key_is_read_once_however_often_reading_restarts(seed: int) -> Non
 
 def test_parts_that_are_being_read_are_not_merged() -> None:
     """Each part is finished by its own bounds."""
-    ranges = Ranges()
+    ranges = KeyRanges()
     for bound in ("3", "5", ""):
         left = ranges.find_next()
         assert left is not None

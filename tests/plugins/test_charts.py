@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from binlake_airflow.pages.charts.bars import draw_bars
 from binlake_airflow.pages.charts.gantt import Bar, Lane, draw_gantt
-from binlake_airflow.pages.charts.lines import HEIGHT, Axes, Mark, Series, build_table, draw_lines, draw_spark
+from binlake_airflow.pages.charts.lines import HEIGHT, Axes, ChartSeries, Mark, build_table, draw_lines, draw_spark
 from binlake_airflow.pages.charts.scale import (
     Scale,
     build_value_scale,
@@ -67,7 +67,7 @@ def test_times_are_inside_the_range_and_few(one: float, other: float) -> None:
 
 @given(points, points, moments, steps, st.booleans(), texts)
 def test_lines_stay_in_their_frame(first, second, until, step, filled, text) -> None:  # type: ignore[no-untyped-def]
-    series = [Series(text, "lake", first), Series("b", "target", second)]
+    series = [ChartSeries(text, "lake", first), ChartSeries("b", "target", second)]
     axes = Axes(NOW - 1e6, until, lambda value: f"{value:g}", step)
     chart = str(draw_lines("c", text, text, series, axes, [Mark(NOW, text)], filled=filled))
     tree = parse(chart)
@@ -92,14 +92,17 @@ def test_bars_stay_in_their_frame(drawn: list[list[tuple[float, float]]]) -> Non
 def test_no_data_and_one_point_are_drawn(given_points: list[tuple[float, float]]) -> None:
     axes = Axes(NOW, NOW, str, choose_count_step)
     for filled in (False, True):
-        tree = parse(str(draw_lines("c", "t", "d", [Series("s", "lake", given_points)], axes, filled=filled)))
+        tree = parse(str(draw_lines("c", "t", "d", [ChartSeries("s", "lake", given_points)], axes, filled=filled)))
         assert len([path for path in tree.iter("path")]) == bool(given_points)
     assert parse(f"<p>{draw_spark('t', given_points, 'lake')}</p>") is not None
     assert parse(str(draw_gantt("g", "t", "d", []))) is not None
 
 
 def test_chart_has_a_title_a_description_and_a_table_of_its_numbers() -> None:
-    series = [Series("lake", "lake", [(NOW, 1.0), (NOW + 1000, 2.0)]), Series("target", "target", [(NOW + 1000, 7.0)])]
+    series = [
+        ChartSeries("lake", "lake", [(NOW, 1.0), (NOW + 1000, 2.0)]),
+        ChartSeries("target", "target", [(NOW + 1000, 7.0)]),
+    ]
     axes = Axes(NOW, NOW + 1000, lambda value: f"{value:.0f} s", choose_duration_step)
     chart = parse(str(draw_lines("lag", "Lag", HOSTILE, series, axes, [Mark(NOW, HOSTILE)])))
     plot = next(svg for svg in chart.iter("svg") if svg.get("role") == "img")

@@ -18,7 +18,7 @@ from support.replication_files import write_replication
 from binlake.config import load_replication
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from deploy.local.chromium import Chromium, Page
+from deploy.local.chromium import BrowserPage, Chromium
 from deploy.local.sample_lake import BASE, S, build_sample
 from deploy.setup import axe
 
@@ -28,7 +28,7 @@ END, DDL, ORDER = BASE + 40 * S, BASE + 25 * S, BASE + 12 * S + 1
 
 
 @pytest.fixture
-def page(tmp_path: Path, server: httpx.Client, token: str) -> Iterator[Page]:
+def page(tmp_path: Path, server: httpx.Client, token: str) -> Iterator[BrowserPage]:
     with Chromium(tmp_path / "chromium") as browser, browser.open_page() as page:
         page.set_cookie(str(server.base_url), "_token", token)
         yield page
@@ -47,17 +47,17 @@ def log(folder: Path) -> WindowLog:
     return log
 
 
-def heading(page: Page) -> str:
+def heading(page: BrowserPage) -> str:
     return str(page.evaluate("document.querySelector('h1').innerText"))
 
 
-def require_no_faults(page: Page) -> None:
+def require_no_faults(page: BrowserPage) -> None:
     page.evaluate((axe.ROOT / axe.SCRIPT).read_text(encoding="utf-8") + "; true")
     found = json.loads(page.evaluate("axe.run().then(r => JSON.stringify(r.violations))"))
     assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []
 
 
-def end_run(page: Page, note: str, *, waits: bool = False) -> None:
+def end_run(page: BrowserPage, note: str, *, waits: bool = False) -> None:
     """The run whose page is shown ends well; if `waits`, the page is left to show it by itself."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
@@ -76,7 +76,7 @@ def end_run(page: Page, note: str, *, waits: bool = False) -> None:
     page.follow("The replication")
 
 
-def confirm(page: Page, title: str) -> None:
+def confirm(page: BrowserPage, title: str) -> None:
     """The page that says what will happen, then its one button."""
     assert heading(page) == f"{title}?"
     assert "binlake " in page.read_visible_text()
@@ -84,7 +84,7 @@ def confirm(page: Page, title: str) -> None:
     page.follow(title)
 
 
-def test_day_of_an_operator(page: Page, server: httpx.Client, log: WindowLog) -> None:
+def test_day_of_an_operator(page: BrowserPage, server: httpx.Client, log: WindowLog) -> None:
     page.goto(f"{server.base_url}/binlake/")
     assert "Blocked: blocked by pump-2" in page.read_visible_text()
     page.follow("shop")

@@ -26,7 +26,7 @@ from binlake_airflow.operators.connections import fetch_connections, read_connec
 from binlake_airflow.operators.waiting import FreeTrigger
 from binlake_airflow.provider import get_provider_info
 from deploy.local.apicurio import Apicurio
-from deploy.local.kafka import Kafka
+from deploy.local.kafka import KafkaBroker
 from deploy.local.s3 import S3
 
 SILENT = {"host": "127.0.0.1", "port": 1}
@@ -87,7 +87,7 @@ def test_lake(test_of: Test, s3: S3, tmp_path: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.soak
-def test_broker_and_registry(test_of: Test, kafka: Kafka, schema_registry: Apicurio) -> None:
+def test_broker_and_registry(test_of: Test, kafka: KafkaBroker, schema_registry: Apicurio) -> None:
     host, _, port = kafka.address.rpartition(":")
     is_ok, found = test_of("binlake_kafka", host=host, port=int(port))
     assert (is_ok, found[:9]) == (True, "1 brokers")

@@ -17,17 +17,17 @@ from binlake.errors import (
 )
 from binlake.lake.tables import STAGE_TABLES
 from binlake.pipeline import BY_NAME, STAGES, list_locks, look_up_lock, name_feed_sink, select_stages
-from binlake_airflow.jobs import Job, build_error, is_idle, parse_moment, read_results
+from binlake_airflow.jobs import StageJob, build_error, is_idle, parse_moment, read_results
 
 BIG = "449000000000000001"
 
 
 def test_arguments_contain_only_known_values() -> None:
-    plan = Job("plan", "/r/orders.toml", "run 1", stop_ts=BIG)
+    plan = StageJob("plan", "/r/orders.toml", "run 1", stop_ts=BIG)
     assert plan.build_arguments(Path("/t/r.json")) == [
         "plan", "--replication", "/r/orders.toml", "--run-id", "run 1", "--stop-ts", BIG, "--result", "/t/r.json",
     ]  # fmt: skip
-    merge = Job("merge", "/r/orders.toml", "run 1", lo="1", hi=BIG)
+    merge = StageJob("merge", "/r/orders.toml", "run 1", lo="1", hi=BIG)
     assert merge.build_arguments(Path("r"), remote="sc://h:1/;k=v")[-4:] == [
         "--remote",
         "sc://h:1/;k=v",
@@ -38,9 +38,9 @@ def test_arguments_contain_only_known_values() -> None:
 
 
 def test_only_plan_finalize_validate_and_publish_do_without_spark() -> None:
-    without = {name for name in BY_NAME if not Job(name, "f", "r").needs_spark}
+    without = {name for name in BY_NAME if not StageJob(name, "f", "r").needs_spark}
     assert without == {"plan", "finalize", "validate", "publish"}
-    assert Job("window", "f", "r").needs_spark
+    assert StageJob("window", "f", "r").needs_spark
 
 
 def test_every_stage_takes_its_bounds_from_an_earlier_stage() -> None:

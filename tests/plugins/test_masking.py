@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 from support.replication_files import write_replication
 
-from binlake.config.mask import Mask
+from binlake.config.mask import MaskSection
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake_airflow.pages import web
@@ -40,7 +40,7 @@ Look = Callable[..., httpx.Response]
     ],
 )
 def test_pattern_is_of_three_names_without_regard_to_case(pattern: str, hidden: set[str]) -> None:
-    mask = Mask(columns=(pattern,))
+    mask = MaskSection(columns=(pattern,))
     assert mask.find_hidden("shop", "item", ("name", "id", "na[m]e", "a.b")) == hidden
     assert mask.touches("shop", "item") == bool(hidden)
 
@@ -48,7 +48,7 @@ def test_pattern_is_of_three_names_without_regard_to_case(pattern: str, hidden: 
 @pytest.mark.parametrize("pattern", ["item.name", "shop.item", "", "a.b.c.d", "shop..name", "shop.item."])
 def test_pattern_of_another_form_is_refused(pattern: str) -> None:
     with pytest.raises(ValidationError, match=r"is not `db\.table\.column`"):
-        Mask(columns=(pattern,))
+        MaskSection(columns=(pattern,))
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 from binlake.base.jvm import list_delta_jars
-from binlake.config.window import Window as WindowSettings
+from binlake.config.window import WindowSection as WindowSettings
 from binlake.errors import ConfigError, Transient
-from binlake_airflow.jobs import Job
+from binlake_airflow.jobs import StageJob
 from binlake_airflow.operators import base, sparkconnect
 from binlake_airflow.operators.commands import RestoreOperator
 from binlake_airflow.operators.sparkaddress import find_application_file
@@ -53,7 +53,7 @@ def test_kill_ends_the_client_and_its_work_on_the_server(monkeypatch: pytest.Mon
     monkeypatch.setattr(sparkconnect, "interrupt", lambda url, _log: released.append(url))
     monkeypatch.setattr(sparkconnect, "require_spark", lambda _url: "h:1")
     task, ended = operator(ConnectStageOperator), []
-    job = Job("land", "/r.toml", "run 1", lo="1", hi="2")
+    job = StageJob("land", "/r.toml", "run 1", lo="1", hi="2")
     runner = threading.Thread(target=lambda: ended.append(task.run_spark(job, Path("/nowhere"))))
     runner.start()
     _until(lambda: task._process is not None and task._process.last_line == "up")
@@ -74,7 +74,7 @@ def test_kill_ends_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", '{"conn_type": "spark", "host": "local[1]"}')
     task, ended = operator(SubmitStageOperator), []
     monkeypatch.setattr(SubmitStageOperator, "read_settings", lambda _task: settings(driver_bytes=0))
-    job = Job("land", "/r.toml", "run 1", lo="1", hi="2")
+    job = StageJob("land", "/r.toml", "run 1", lo="1", hi="2")
     runner = threading.Thread(target=lambda: ended.append(task.run_spark(job, Path("/nowhere"))))
     runner.start()
     _until(lambda: task._hook is not None and "up" in task._hook._last_submit_log_lines)
@@ -108,7 +108,9 @@ def test_stage_is_submitted_if_a_plain_process_is_not_enough(
     monkeypatch.setenv("BINLAKE_JARS", str(tmp_path))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", '{"conn_type": "spark", "host": "local[1]"}')
     monkeypatch.setattr(SubmitStageOperator, "read_settings", lambda _task: settings(driver_bytes))
-    operator(SubmitStageOperator).run_spark(Job("land", "/r.toml", "run 1", lo="1", hi="2"), tmp_path / "result.json")
+    operator(SubmitStageOperator).run_spark(
+        StageJob("land", "/r.toml", "run 1", lo="1", hi="2"), tmp_path / "result.json"
+    )
     assert (tmp_path / "submitted").exists() is submitted
 
 
@@ -124,7 +126,7 @@ def test_engine_local_needs_no_connection_to_spark(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(base.BinlakeOperator, "run_child", run_child)
     monkeypatch.setattr(kind, "read_settings", lambda _task: SimpleNamespace(window=WindowSettings(engine="local")))
     task = operator(kind, "there-is-none")
-    assert task._run(Job("land", "/r.toml", "run 1", lo="1", hi="2"), {}) == []
+    assert task._run(StageJob("land", "/r.toml", "run 1", lo="1", hi="2"), {}) == []
     assert ["--without-spark" in arguments for arguments in called] == [True]
 
 
@@ -158,7 +160,7 @@ def test_dead_connect_server_stops_only_what_needs_spark(
         "ti": SimpleNamespace(try_number=2),
     }
     jobs = (
-        lambda: task.run_spark(Job("land", "/r.toml", "run 1", lo="1", hi="2"), tmp_path / "result.json"),
+        lambda: task.run_spark(StageJob("land", "/r.toml", "run 1", lo="1", hi="2"), tmp_path / "result.json"),
         lambda: command.attempt(context, 0.0),
     )
     for job in jobs:
@@ -193,7 +195,7 @@ def test_kill_before_anything_started_is_silent() -> None:
 @pytest.mark.parametrize("cls", [ConnectStageOperator, SubmitStageOperator])
 def test_missing_connection_is_named(cls: type) -> None:
     with pytest.raises(ConfigError, match=r"spark_conn_id=nowhere.*AIRFLOW_CONN_NOWHERE"):
-        operator(cls, "nowhere").run_spark(Job("land", "/r.toml", "r"), Path("/nowhere"))
+        operator(cls, "nowhere").run_spark(StageJob("land", "/r.toml", "r"), Path("/nowhere"))
 
 
 def test_missing_jars_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from binlake.feed.registry import SchemaRefused
 from binlake.feed.state import read_state, record_feed_error
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from deploy.local.chromium import Chromium, Page
+from deploy.local.chromium import BrowserPage, Chromium
 from deploy.local.sample_lake import BASE, build_sample
 from deploy.setup import axe
 
@@ -36,7 +36,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
 
 
 @pytest.fixture
-def page(chromium: Chromium, server: httpx.Client, token: str) -> Iterator[Page]:
+def page(chromium: Chromium, server: httpx.Client, token: str) -> Iterator[BrowserPage]:
     """A page of a logged-in user."""
     with chromium.open_page() as page:
         page.set_cookie(str(server.base_url), "_token", token)
@@ -59,11 +59,11 @@ def shop(folder: Path, lake: str) -> str:
     return "shop"
 
 
-def heading(page: Page) -> str:
+def heading(page: BrowserPage) -> str:
     return str(page.evaluate("document.querySelector('h1').innerText"))
 
 
-def faults(page: Page) -> list[str]:
+def faults(page: BrowserPage) -> list[str]:
     """The faults that axe-core calls serious or critical."""
     page.evaluate((axe.ROOT / axe.SCRIPT).read_text(encoding="utf-8") + "; true")
     found = page.evaluate("axe.run().then(r => JSON.stringify(r.violations))")
@@ -75,7 +75,7 @@ def faults(page: Page) -> list[str]:
 
 
 def test_links_lead_from_the_overview_to_the_run_that_applied_a_row(
-    page: Page, server: httpx.Client, shop: str
+    page: BrowserPage, server: httpx.Client, shop: str
 ) -> None:
     page.goto(f"{server.base_url}/binlake/")
     assert faults(page) == []
@@ -105,7 +105,7 @@ def test_links_lead_from_the_overview_to_the_run_that_applied_a_row(
 
 @pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
 def test_table_as_of_a_time_in_both_colour_schemes(
-    page: Page, server: httpx.Client, shop: str, scheme: str, dark: bool
+    page: BrowserPage, server: httpx.Client, shop: str, scheme: str, dark: bool
 ) -> None:
     page.set_scheme(scheme)  # type: ignore[arg-type]
     page.goto(f"{server.base_url}/binlake/dags/{shop}/table")
@@ -118,7 +118,7 @@ def test_table_as_of_a_time_in_both_colour_schemes(
     assert faults(page) == []
 
 
-def test_keyboard_alone_is_enough_to_get_an_answer(page: Page, server: httpx.Client, shop: str) -> None:
+def test_keyboard_alone_is_enough_to_get_an_answer(page: BrowserPage, server: httpx.Client, shop: str) -> None:
     page.goto(f"{server.base_url}/binlake/dags/{shop}/transaction")
     page.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
@@ -130,7 +130,7 @@ def test_keyboard_alone_is_enough_to_get_an_answer(page: Page, server: httpx.Cli
     assert heading(page) == f"Transaction {ORDER}"
 
 
-def test_page_is_shown_in_airflows_own_frame(page: Page, server: httpx.Client, shop: str) -> None:
+def test_page_is_shown_in_airflows_own_frame(page: BrowserPage, server: httpx.Client, shop: str) -> None:
     page.goto(f"{server.base_url}/plugin/binlake")
     inside = "document.querySelector('iframe')?.contentDocument"
     page.wait(f"{inside}?.querySelector('h1')?.innerText === 'Replications'")
@@ -141,7 +141,7 @@ def test_page_is_shown_in_airflows_own_frame(page: Page, server: httpx.Client, s
 
 
 def test_commit_ts_typed_into_the_trigger_form_stays_exact(
-    page: Page, server: httpx.Client, bearer: dict[str, str], known_dag: str
+    page: BrowserPage, server: httpx.Client, bearer: dict[str, str], known_dag: str
 ) -> None:
     # C-04 R-46: JavaScript would turn the number into 470583292723200000.
     typed = {"start_ts": "470583292723200001", "stop_ts": "470583292723200077"}
@@ -178,7 +178,7 @@ def write_feeds(folder: Path) -> WindowLog:
     return WindowLog(paths)
 
 
-def test_feed_in_error_is_resumed_by_its_button(page: Page, server: httpx.Client, folder: Path) -> None:
+def test_feed_in_error_is_resumed_by_its_button(page: BrowserPage, server: httpx.Client, folder: Path) -> None:
     # S2-39; the browser itself sends the form's origin.
     log = write_feeds(folder)
     record_feed_error(log, "b", "publish", SchemaRefused("409 incompatible", hint="ask its owner"), run_id="r1")
@@ -196,7 +196,9 @@ def test_feed_in_error_is_resumed_by_its_button(page: Page, server: httpx.Client
 
 
 @pytest.mark.soak
-def test_feed_is_stopped_by_its_button_in_airflows_own_frame(page: Page, server: httpx.Client, folder: Path) -> None:
+def test_feed_is_stopped_by_its_button_in_airflows_own_frame(
+    page: BrowserPage, server: httpx.Client, folder: Path
+) -> None:
     log = write_feeds(folder)
     inside = "document.querySelector('iframe')?.contentDocument"
     feed = f"{inside}?.querySelector('section[aria-label=\"Feed a\"]')"
@@ -219,7 +221,7 @@ def record_window(log: WindowLog, number: int, rows: int) -> None:
 
 
 def test_page_shows_a_new_window_without_a_reload_while_it_is_seen(
-    page: Page, server: httpx.Client, folder: Path
+    page: BrowserPage, server: httpx.Client, folder: Path
 ) -> None:
     log = write_feeds(folder)
     page.goto(f"{server.base_url}/binlake/dags/shop")
@@ -243,7 +245,7 @@ def test_page_shows_a_new_window_without_a_reload_while_it_is_seen(
 
 
 @pytest.mark.parametrize("width", [390, 2560])
-def test_no_page_is_wider_than_the_screen(page: Page, server: httpx.Client, shop: str, width: int) -> None:
+def test_no_page_is_wider_than_the_screen(page: BrowserPage, server: httpx.Client, shop: str, width: int) -> None:
     page.set_size(width, 900)
     page.set_scheme("dark" if width == 390 else "light")
     below = (
@@ -259,7 +261,7 @@ def test_no_page_is_wider_than_the_screen(page: Page, server: httpx.Client, shop
         assert faults(page) == [], path
 
 
-def drag(page: Page, chart: str, start: float, end: float) -> None:
+def drag(page: BrowserPage, chart: str, start: float, end: float) -> None:
     """Drag on a chart, between two shares of its width."""
     script = f"JSON.stringify(document.querySelector('[aria-label={chart}] .plot').getBoundingClientRect())"
     page.evaluate(f"document.querySelector('[aria-label={chart}]').scrollIntoView()")
@@ -271,7 +273,9 @@ def drag(page: Page, chart: str, start: float, end: float) -> None:
                   buttons=0 if kind == "mouseReleased" else 1, clickCount=1)  # fmt: skip
 
 
-def test_range_dragged_on_a_chart_fills_the_form_of_an_action(page: Page, server: httpx.Client, shop: str) -> None:
+def test_range_dragged_on_a_chart_fills_the_form_of_an_action(
+    page: BrowserPage, server: httpx.Client, shop: str
+) -> None:
     page.goto(f"{server.base_url}/binlake/dags/{shop}")
     hidden = "document.querySelector('.picked').hidden"
     assert page.evaluate(hidden)
@@ -304,13 +308,13 @@ def test_range_dragged_on_a_chart_fills_the_form_of_an_action(page: Page, server
     assert page.complaints == []
 
 
-def press(page: Page, key: str, *, shift: bool = False) -> None:
+def press(page: BrowserPage, key: str, *, shift: bool = False) -> None:
     """Press a key as a person does, in what has the focus."""
     for kind in ("rawKeyDown", "keyUp"):
         page.call("Input.dispatchKeyEvent", type=kind, key=key, modifiers=8 if shift else 0)
 
 
-def test_range_is_picked_and_dropped_by_keys_and_said(page: Page, server: httpx.Client, shop: str) -> None:
+def test_range_is_picked_and_dropped_by_keys_and_said(page: BrowserPage, server: httpx.Client, shop: str) -> None:
     page.goto(f"{server.base_url}/binlake/dags/{shop}")
     windows = [(10 * n, 10 * (n + 1), BASE + 10 * n + 1, BASE + 10 * (n + 1) + 1) for n in range(30)]
     text = ";".join(" ".join(map(str, one)) for one in windows)
@@ -361,7 +365,7 @@ def test_range_is_picked_and_dropped_by_keys_and_said(page: Page, server: httpx.
     assert page.complaints == []
 
 
-def test_page_in_a_frame_follows_the_theme_around_it(page: Page, server: httpx.Client, shop: str) -> None:
+def test_page_in_a_frame_follows_the_theme_around_it(page: BrowserPage, server: httpx.Client, shop: str) -> None:
     assert shop
     page.goto(f"{server.base_url}/plugin/binlake")
     inside = "document.querySelector('iframe')?.contentDocument"
@@ -374,7 +378,7 @@ def test_page_in_a_frame_follows_the_theme_around_it(page: Page, server: httpx.C
         page.wait(f"({color}) === {str(light).lower()}")
 
 
-def test_click_on_a_lag_copies_its_commit_ts(page: Page, server: httpx.Client, shop: str) -> None:
+def test_click_on_a_lag_copies_its_commit_ts(page: BrowserPage, server: httpx.Client, shop: str) -> None:
     page.goto(f"{server.base_url}/binlake/dags/{shop}")
     page.evaluate("document.querySelector('.tiles .lag .copy').click()")
     page.wait("document.querySelector('.tiles .lag .copy').dataset.copied")

@@ -7,7 +7,7 @@ from starlette.datastructures import QueryParams
 from test_pages import HOSTILE
 
 from binlake.tso import FIRST_TS, LAST_TS, MAX_TS, parse
-from binlake_airflow.pages.request import BadRequest, PageRequest
+from binlake_airflow.pages.request import BadPageRequest, PageRequest
 
 
 def build_request(**query: str) -> PageRequest:
@@ -24,7 +24,7 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
     ):
         try:
             found = read(build_request(table=text, json=text, at=text, first=text))
-        except BadRequest:
+        except BadPageRequest:
             continue
         else:
             assert found is None or isinstance(found, (int, tuple, list))
@@ -38,7 +38,7 @@ def test_key_is_a_list_of_texts_or_a_json_array() -> None:
 
 @pytest.mark.parametrize("text", [r'["\ud800"]', r'[1, "a\udfffb"]'])
 def test_unpaired_surrogate_is_refused(text: str) -> None:
-    with pytest.raises(BadRequest, match="key"):
+    with pytest.raises(BadPageRequest, match="key"):
         build_request(json=text).parse_key()
 
 

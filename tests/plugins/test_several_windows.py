@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from binlake.config.airflow import Airflow
+from binlake.config.airflow import AirflowSection
 from binlake.errors import Permanent, Transient
 from binlake.health.orchestration import SYNC
 from binlake_airflow.dags.dagparts import KINDS
-from binlake_airflow.jobs import FUSED, Ended
+from binlake_airflow.jobs import FUSED, EndedStages
 from binlake_airflow.operators import base, waiters
 from binlake_airflow.operators.stages import ConnectStageOperator, StageOperator, SubmitStageOperator
 from binlake_airflow.telemetry.notes import KEY
@@ -90,7 +90,7 @@ class Ti:
 def task(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", '{"conn_type": "spark_connect", "host": "h", "port": 1}')
     settings = SimpleNamespace(
-        name="orders", airflow=Airflow(layout="fused"), window=SimpleNamespace(most_local_bytes=None)
+        name="orders", airflow=AirflowSection(layout="fused"), window=SimpleNamespace(most_local_bytes=None)
     )
     monkeypatch.setattr(ConnectStageOperator, "read_settings", lambda _: settings)
     monkeypatch.setattr(StageOperator, "read_secrets", lambda _: {})
@@ -147,7 +147,7 @@ def test_only_a_scheduled_run_has_several_windows(
      ({"layout": "fused", "deadline-s": 30}, 15.0), ({"layout": "fused", "deadline-s": 900}, 60.0)],
 )  # fmt: skip
 def test_run_is_shorter_than_its_deadline(settings: dict[str, Any], seconds: float) -> None:
-    assert Airflow.model_validate(settings).most_run_s == seconds
+    assert AirflowSection.model_validate(settings).most_run_s == seconds
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_bounds_are_those_of_the_stage_before_whoever_stored_them(
 
 def test_half_a_line_is_not_read_as_a_window(tmp_path: Path) -> None:
     place = tmp_path / "r.json"
-    windows, line = Ended(place), json.dumps(ended(0)) + "\n"
+    windows, line = EndedStages(place), json.dumps(ended(0)) + "\n"
     assert windows.read_new() == []
     place.write_text(line + line[:40])
     assert len(windows.read_new()) == 1
@@ -275,7 +275,7 @@ def test_submitted_driver_has_one_window(monkeypatch: pytest.MonkeyPatch, tmp_pa
     task = SubmitStageOperator(
         task_id=FUSED, stage=FUSED, replication="orders", replication_file="/r.toml", spark_conn_id="spark"
     )
-    airflow = Airflow(layout="fused")
+    airflow = AirflowSection(layout="fused")
     monkeypatch.setattr(SubmitStageOperator, "read_settings", lambda _: SimpleNamespace(airflow=airflow))
     dag_run = SimpleNamespace(start_date=datetime.now(UTC), run_type="scheduled")
     job = task.build_job({"ti": Ti(), "run_id": "r", "params": {}, "dag_run": dag_run})

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from support.rawpeer import RawPeer, raw, request_block
 
-from binlake.rpc import Call, HttpRequest, HttpResponse, Limits, RpcError, RpcServer, Sink, Status
+from binlake.rpc import Call, HttpRequest, HttpResponse, Limits, RpcError, RpcServer, Status, StreamSink
 
 __all__ = ["RawPeer", "raw", "request_block"]
 
@@ -48,7 +48,7 @@ class TestServer(RpcServer):
         for call in calls:
             self.run_on_loop(lambda call=call: call.reply(b"late"))
 
-    def _stream(self, message: bytes, sink: Sink) -> None:
+    def _stream(self, message: bytes, sink: StreamSink) -> None:
         """Answer the request `COUNT SIZE` with COUNT messages of SIZE bytes."""
         count, size = map(int, message.split())
         sink.on_gone = self._count
@@ -65,7 +65,7 @@ def _refuse(message: bytes) -> bytes:
     raise RpcError(Status(int(message)), "because: 100% ünwell")
 
 
-def _stream_refuse(message: bytes, sink: Sink) -> None:
+def _stream_refuse(message: bytes, sink: StreamSink) -> None:
     sink.send(message)
     raise RpcError(Status.OUT_OF_RANGE, "no more")
 

@@ -12,7 +12,7 @@ from rpc_helpers import ECHO, LATE, STREAM, RawPeer, raw, request_block, serving
 from binlake.rpc import Channel, Limits, RpcError, Status, frames, headers
 from binlake.rpc.client_connection import ClientConnection, encode_request_head
 from binlake.rpc.frames import Code, Setting
-from binlake.rpc.workers import Workers
+from binlake.rpc.workers import RpcWorkers
 
 MIB = 1 << 20
 
@@ -202,7 +202,7 @@ def test_result_for_a_closed_loop_raises_nothing() -> None:
         raise RuntimeError("Event loop is closed")
 
     loop = SimpleNamespace(is_closed=lambda: False, call_soon_threadsafe=closed)
-    Workers(loop, 1).run_on_loop(lambda: None)  # type: ignore[arg-type]
+    RpcWorkers(loop, 1).run_on_loop(lambda: None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

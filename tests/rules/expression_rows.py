@@ -16,7 +16,7 @@ from binlake.rows.codec.floats import format_double, format_float
 from binlake.rows.codec.jsons import read_json, write_json
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules.evaluate import Program
-from binlake.rules.reader import Reader
+from binlake.rules.reader import ExpressionReader
 from binlake.rules.sql import parse
 from binlake.rules.terms import Unsupported
 
@@ -194,7 +194,7 @@ class Ours:
 
 def ours(expression: str) -> Ours | None:
     """The expression as compiled by Binlake; None if it is refused."""
-    reader = Reader(TABLE)
+    reader = ExpressionReader(TABLE)
     try:
         program = reader.read_condition(parse(expression))
     except Unsupported:

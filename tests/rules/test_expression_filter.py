@@ -16,8 +16,8 @@ from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules.expressions import ExpressionFilter
-from binlake.rules.reader import FORMS, Reader
-from binlake.rules.rowfilter import Half, RowFilter, TableFilter
+from binlake.rules.reader import FORMS, ExpressionReader
+from binlake.rules.rowfilter import ChangeFilter, Half, RowFilter
 from binlake.rules.sql import parse
 from binlake.rules.terms import Unsupported
 
@@ -140,7 +140,7 @@ def batch(rows: list[tuple[int, str, str, Row | None, Row | None]]) -> pa.Record
 
 def test_batch_drops_rows_for_which_an_expression_is_true() -> None:  # S4-06 R-19
     choices = conditions(insert_value_expr="a = 1 OR NOT name LIKE '2%'")["insert"]
-    found = RowFilter((TableFilter("test", "t", "insert", 10, 20, choices),))
+    found = RowFilter((ChangeFilter("test", "t", "insert", 10, 20, choices),))
     row: Row = {"Name": "1", "a": "1", "b": None}
     rows = [
         (9, "t", "insert", None, row), (10, "t", "insert", None, row), (19, "other", "insert", None, row),
@@ -157,7 +157,7 @@ def test_both_halves_of_an_update_must_be_true() -> None:
         {"schema": "test", "table": "t", "update-old-value-expr": "a = 1", "update-new-value-expr": "a = 2"}
     )
     choices = ExpressionFilter([rule]).build_conditions(TABLE)
-    found = RowFilter((TableFilter("test", "t", "update", 0, 99, choices["update"]),))
+    found = RowFilter((ChangeFilter("test", "t", "update", 0, 99, choices["update"]),))
     one, two = {"a": "1"}, {"a": "2"}
     rows = [(1, "t", "update", one, two), (2, "t", "update", two, two), (3, "t", "update", one, one)]
     assert found.filter_rows(batch(rows))["commit_ts"].to_pylist() == [2, 3]
@@ -165,7 +165,7 @@ def test_both_halves_of_an_update_must_be_true() -> None:
 
 
 def test_unreadable_value_error_names_table_expression_and_commit_ts() -> None:
-    found = RowFilter((TableFilter("test", "t", "insert", 0, 99, conditions(insert_value_expr="a > 1")["insert"]),))
+    found = RowFilter((ChangeFilter("test", "t", "insert", 0, 99, conditions(insert_value_expr="a > 1")["insert"]),))
     with pytest.raises(SchemaError, match="cannot read a row") as error:
         found.filter_rows(batch([(7, "t", "insert", None, {"a": "1"}), (8, "t", "insert", None, {"a": "secret"})]))
     assert error.value.where == {"table": "test.t", "expression": "a > 1", "commit_ts": "8"}
@@ -267,9 +267,9 @@ def test_every_argument_of_a_node_is_handled_or_refused(kind: type[exp.Expr]) ->
         strange = node.copy()
         strange.set(name, exp.Literal.string("x"))
         with pytest.raises(Unsupported, match="is not supported"):
-            Reader(TABLE).read_value(strange)
+            ExpressionReader(TABLE).read_value(strange)
     node.args = Watched(node.args)
-    Reader(TABLE).read_value(node)
+    ExpressionReader(TABLE).read_value(node)
     assert node.args.read >= {name for name, value in node.args.items() if name in form.takes and value is not None}
 
 

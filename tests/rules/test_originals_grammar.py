@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from binlake.config.model import BlockAllowList, Filter
+from binlake.config.model import BlockAllowList, FilterSection
 from binlake.errors import ConfigError
 from binlake.rules.patterns import compile_drainer_pattern, compile_wildcard
 from binlake.rules.tablefilter import TableMatcher
@@ -108,7 +108,7 @@ def test_comments_and_empty_lines_are_no_patterns() -> None:
 
 
 def test_lists_of_drainer_and_dm_read_gos_classes() -> None:
-    drainer = TableFilter(Filter.model_validate({"replicate-do-db": ["~^db[[:digit:]]+$"]}))
+    drainer = TableFilter(FilterSection.model_validate({"replicate-do-db": ["~^db[[:digit:]]+$"]}))
     dm = BlockAllow(BlockAllowList.model_validate({"do-dbs": ["~^db[[:digit:]]+$"]}))
     for choice in (drainer, dm):
         assert choice.keeps("db7", "t")

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from binlake.config.model import Filter
+from binlake.config.model import FilterSection
 from binlake.errors import ConfigError
 from binlake.rules import TableFilter
 
 
 def rule(**lists: object) -> TableFilter:
-    return TableFilter(Filter.model_validate({key.replace("_", "-"): value for key, value in lists.items()}))
+    return TableFilter(FilterSection.model_validate({key.replace("_", "-"): value for key, value in lists.items()}))
 
 
 def test_system_schemas_are_left_out_by_default_in_any_case() -> None:
-    keeps = TableFilter(Filter()).keeps  # type: ignore[call-arg]
+    keeps = TableFilter(FilterSection()).keeps  # type: ignore[call-arg]
     assert keeps("bank", "acct_00")
     assert not keeps("mysql", "user")
     assert not keeps("information_schema", "tables")

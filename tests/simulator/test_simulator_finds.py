@@ -20,14 +20,14 @@ from binlake.cluster.placement.claim import EtcdClaim
 from binlake.cluster.source.tikv import TikvStatus
 from binlake.lake import holdups
 from binlake.pump_service.pd import oracle
-from binlake.pump_service.pd.journal import Journal, Record, _read_body
+from binlake.pump_service.pd.journal import PdJournal, Record, _read_body
 from binlake.pump_service.pump import fileend, gc, groupcommit, pull, vlog
 from binlake.pump_service.pump.ceiling import Ceiling
-from binlake.pump_service.pump.follower import Follower
+from binlake.pump_service.pump.follower import LogFollower
 from binlake.pump_service.pump.groupcommit import Item
-from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.index import PumpIndex
 from binlake.pump_service.pump.leaving import Departure
-from binlake.pump_service.pump.record import OLD_FOOTER, OLD_RECORD, Frame, Stretch, Walk
+from binlake.pump_service.pump.record import OLD_FOOTER, OLD_RECORD, RecordFrame, Stretch, Walk
 from binlake.pump_service.pump.sorter import Sorter
 from binlake.pump_service.pump.timestamp_claims import TimestampClaims
 from simulator import windows
@@ -51,7 +51,7 @@ def old_framing(patch: pytest.MonkeyPatch) -> None:
 
     def footer_of(self: vlog.ValueLog, fid: int) -> int | None:
         data = self._files.read(self._handle(fid), 0, self._files.read_size(self._handle(fid)))
-        return Frame(fid).decode_footer(data, len(data))
+        return RecordFrame(fid).decode_footer(data, len(data))
 
     def load_by_footer(self: vlog.ValueLog, at: int, known: Any) -> bool:
         max_ts = footer_of(self, self._fids[at])
@@ -69,7 +69,7 @@ def old_framing(patch: pytest.MonkeyPatch) -> None:
         self._accepted = {self.at}
         return pass_over(self)
 
-    patch.setattr(vlog, "build_head", lambda fid, _: (b"", Frame(fid)))
+    patch.setattr(vlog, "build_head", lambda fid, _: (b"", RecordFrame(fid)))
     patch.setattr(vlog, "RECORD", OLD_RECORD)
     patch.setattr(groupcommit, "RECORD", OLD_RECORD)
     patch.setattr(vlog.ValueLog, "_load_max_ts", load_by_footer)
@@ -97,19 +97,19 @@ def bound_counts_at_once(patch: pytest.MonkeyPatch) -> None:
 def cut_at_damage(patch: pytest.MonkeyPatch) -> None:
     """PD cuts its journal off at the first damage."""
 
-    def read(self: Journal) -> Iterator[Record]:
+    def read(self: PdJournal) -> Iterator[Record]:
         data, at = self._path.read_bytes(), 0
         while at < len(data) and (body := _read_body(data, at)) is not None:
             yield data[at : at + 1], body
             at += 9 + len(body)
         os.ftruncate(self._file, at)
 
-    patch.setattr(Journal, "read", read)
+    patch.setattr(PdJournal, "read", read)
 
 
 def journal_from_cache(patch: pytest.MonkeyPatch) -> None:
     """Everything that PD reads of its journal counts as durable."""
-    patch.setattr(Journal, "_rewrite", lambda *_: None)
+    patch.setattr(PdJournal, "_rewrite", lambda *_: None)
 
 
 def no_claim(patch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def acked_before_written(patch: pytest.MonkeyPatch) -> None:
 
 def holes_pass_for_durable(patch: pytest.MonkeyPatch) -> None:
     """Everything that LevelDB accepted counts as durable."""
-    patch.setattr(Index, "is_durable", lambda _: True)
+    patch.setattr(PumpIndex, "is_durable", lambda _: True)
 
 
 def open_prewrites_pass(patch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def collected_in_silence(patch: pytest.MonkeyPatch) -> None:
 
 def prewrites_collected(patch: pytest.MonkeyPatch) -> None:
     """A file is removed although it holds the P of a transaction that is not collected."""
-    patch.setattr(Follower, "find_needed_by_files", lambda _, fids: dict.fromkeys(fids, 0))
+    patch.setattr(LogFollower, "find_needed_by_files", lambda _, fids: dict.fromkeys(fids, 0))
 
 
 def left_too_early(patch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from binlake.cluster.placement import Registry
+from binlake.cluster.placement import NodeRegistry
 from binlake.cluster.pumpclient import PumpReader
 from binlake.cluster.pumpclient.reader import Pulled
 from binlake.errors import BinlakeError
 from binlake.lake.holdups import LandedState, plan_next_window
-from binlake.window.plan import Member, Plan
+from binlake.window.plan import Member, WindowPlan
 from binlake.window.probing import ask_pump
 from binlake.window.remembered import FORGOTTEN, RememberedMember
 from simulator.placement import CLUSTER, SimulatedEtcd, SimulatedPd
@@ -50,7 +50,7 @@ class Consumer:
         """Land windows until `stopping`."""
         pd = SimulatedPd()
         with closing(SimulatedEtcd()) as etcd:
-            registry = Registry(etcd)
+            registry = NodeRegistry(etcd)
             while not self.stopping:
                 self._forget()
                 try:
@@ -67,7 +67,7 @@ class Consumer:
                 self._known[node_id] = replace(known, state=FORGOTTEN)
         self.to_forget.clear()
 
-    def _land(self, pd: SimulatedPd, registry: Registry) -> bool:
+    def _land(self, pd: SimulatedPd, registry: NodeRegistry) -> bool:
         if self._told < self.landed:
             registry.publish_drainer(self.name, self.landed)
             self._told = self.landed
@@ -83,7 +83,7 @@ class Consumer:
         self._keep(plan, pulled)
         return True
 
-    def _pull(self, member: Member, plan: Plan, pulled: dict[int, int]) -> None:
+    def _pull(self, member: Member, plan: WindowPlan, pulled: dict[int, int]) -> None:
         last = plan.lo
         reader = PumpReader(member.host, CLUSTER)
         pull = _pull_blocks if self._takes_blocks else PumpReader.pull
@@ -97,7 +97,7 @@ class Consumer:
         if last < plan.hi:
             raise Wrong(f"{member.node_id} proved {last} only, of {plan.hi}")
 
-    def _keep(self, plan: Plan, pulled: dict[int, int]) -> None:
+    def _keep(self, plan: WindowPlan, pulled: dict[int, int]) -> None:
         for commit_ts, start_ts in sorted(pulled.items()):
             if start_ts in self.taken:
                 raise Wrong(f"transaction {start_ts} came at {self.taken[start_ts]} and {commit_ts}")

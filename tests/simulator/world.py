@@ -13,7 +13,7 @@ from random import Random
 
 import structlog
 
-from binlake.cluster.placement import Registry
+from binlake.cluster.placement import NodeRegistry
 from binlake.errors import BinlakeError, Permanent
 from binlake.pump_service.pump.config import PumpConfig
 from binlake.pump_service.pump.gc import INTERVAL_S
@@ -151,7 +151,7 @@ class World:
         """An operator marks a stopped pump offline; False when PD could not be reached."""
         try:
             with closing(SimulatedEtcd()) as etcd:
-                Registry(etcd).set_pump_state(pump.config.node_id, "offline")
+                NodeRegistry(etcd).set_pump_state(pump.config.node_id, "offline")
         except BinlakeError as error:
             self.trace(f"{pump.name} cannot be marked offline: {error}")
             return isinstance(error, Permanent)  # the pump never registered

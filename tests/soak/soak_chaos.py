@@ -16,7 +16,7 @@ from simulator.faults.tails import TAILS, leave_behind
 from soak_cluster import Cluster, Later, Pump
 
 from binlake.cluster.control.http import ask
-from binlake.cluster.placement import PdClient, Registry
+from binlake.cluster.placement import NodeRegistry, PdClient
 from binlake.errors import SourceUnavailable
 from binlake.testkit.workload.source import LiveTransactions
 from binlake.wire import build
@@ -36,7 +36,7 @@ class Chaos:
         cluster: Cluster,
         transactions: LiveTransactions,
         pd: PdClient,
-        registry: Registry,
+        registry: NodeRegistry,
         seed: int,
         say: Callable[[str], None],
     ) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from binlake.cluster.placement import PdClient, Registry
+from binlake.cluster.placement import NodeRegistry, PdClient
 from binlake.cluster.pumpclient import PumpInfo, PumpReader
 from binlake.errors import SourceUnavailable
 from binlake.window.membership import Probe, gather_members
-from binlake.window.plan import Member, Plan, propose_window
+from binlake.window.plan import Member, WindowPlan, propose_window
 from binlake.window.remembered import RememberedMember
 from binlake.wire import binlog_pb2 as pb
 
@@ -47,7 +47,7 @@ class Ledger:
 class Checker:
     """Lands windows one after another; `taken`: start_ts -> (commit_ts, digest), `landed`: the position reached."""
 
-    def __init__(self, pd: PdClient, registry: Registry) -> None:
+    def __init__(self, pd: PdClient, registry: NodeRegistry) -> None:
         self._pd = pd
         self._registry = registry
         self._known: dict[str, RememberedMember] = {}
@@ -121,7 +121,7 @@ class Checker:
             self._registry.publish_drainer("soak", self.landed)
             self._told = self.landed
 
-    def _pull(self, member: Member, plan: Plan, pulled: dict[int, tuple[int, int]]) -> None:
+    def _pull(self, member: Member, plan: WindowPlan, pulled: dict[int, tuple[int, int]]) -> None:
         last = plan.lo
         for commit_ts, start_ts, payload in PumpReader(member.host, self._pd.fetch_cluster_id()).pull(plan.lo, plan.hi):
             assert commit_ts > last, f"{member.node_id} gave {commit_ts} after {last}"
@@ -133,7 +133,7 @@ class Checker:
             assert twin == one, f"two pumps differ at {commit_ts}: {twin} and {one}"
         assert last >= plan.hi, f"{member.node_id} proved {last} only, of {plan.hi}"
 
-    def _keep(self, plan: Plan, pulled: dict[int, tuple[int, int]]) -> None:
+    def _keep(self, plan: WindowPlan, pulled: dict[int, tuple[int, int]]) -> None:
         for commit_ts, (start_ts, value) in sorted(pulled.items()):
             assert plan.lo < commit_ts <= plan.hi
             assert start_ts not in self.taken, f"transaction {start_ts} came at {self.taken[start_ts]} and {commit_ts}"

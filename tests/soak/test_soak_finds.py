@@ -11,10 +11,10 @@ from soak_checker import Checker, Ledger, until, verify
 from soak_cluster import Cluster
 
 from binlake import tso
-from binlake.cluster.placement import EtcdClient, PdClient, Registry
+from binlake.cluster.placement import EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import PumpClient
 from binlake.errors import WireError
-from binlake.pump_service.statusport.answers import History
+from binlake.pump_service.statusport.answers import StatusJobs
 from binlake.pump_service.statusport.server import StatusServer
 from binlake.testkit.workload.runner import Runner
 from binlake.testkit.workload.source import LiveTransactions, SharedClock
@@ -51,14 +51,14 @@ def finish(checker: Checker, ledger: Ledger) -> None:
 @pytest.mark.timeout(600)
 def test_acked_binlogs_cut_from_the_log_are_reported_as_lost(tmp_path: Path) -> None:
     # The converse of DESIGN 3.1: a pump that lost acked binlogs must not appear complete.
-    transactions, history, ledger = LiveTransactions(), History(), Ledger()
+    transactions, history, ledger = LiveTransactions(), StatusJobs(), Ledger()
     with ExitStack() as stack:
         status = stack.enter_context(StatusServer({}, history, transactions, lambda: tso.MAX_TS))
         cluster = stack.enter_context(Cluster(tmp_path, status.url))
         pump = cluster.add_pump()
         assert pump.serves.wait(180)
         pd = stack.enter_context(closing(PdClient([cluster.url])))
-        registry = Registry(stack.enter_context(closing(EtcdClient([cluster.url]))))
+        registry = NodeRegistry(stack.enter_context(closing(EtcdClient([cluster.url]))))
         clock = stack.enter_context(closing(SharedClock(pd)))
         client = stack.enter_context(PumpClient(registry, cluster.driver.cluster_id))
         Runner(Spec(transactions=100), client, clock.fetch_ts, transactions, history, ledger).run()

@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from support.topics import read_topic
 
-from binlake.config.sinkuri import Kafka as Brokers
+from binlake.config.sinkuri import KafkaConnection as Brokers
 from binlake.errors import Transient
-from binlake.feed.kafka import POSITIONS, Publisher
+from binlake.feed.kafka import POSITIONS, KafkaPublisher
 from binlake.feed.messages import MESSAGE_SCHEMA
-from binlake.feed.position import Position
+from binlake.feed.position import ChangePosition
 from deploy.local.kafka import KafkaCluster
 
 pytestmark = [pytest.mark.soak, pytest.mark.process]
@@ -53,11 +53,11 @@ def test_no_message_is_lost_or_repeated_when_leaders_move(cluster: KafkaCluster,
         tries += 1
         assert tries < TRIES
         try:
-            with Publisher(brokers, topic, transactions=transactions) as publisher:
+            with KafkaPublisher(brokers, topic, transactions=transactions) as publisher:
                 reached = publisher.position
                 first = 0 if reached is None else reached.commit_ts + 1
                 while first < end:
-                    publisher.publish(part(topic, first), Position(first + PART - 1, 0, 0))
+                    publisher.publish(part(topic, first), ChangePosition(first + PART - 1, 0, 0))
                     first += PART
                     if first >= next_fault:
                         next_fault += PART * 4

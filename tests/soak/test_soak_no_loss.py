@@ -20,9 +20,9 @@ from soak_checker import Checker, Ledger, until, verify
 from soak_cluster import Cluster
 
 from binlake import tso
-from binlake.cluster.placement import EtcdClient, PdClient, Registry
+from binlake.cluster.placement import EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import ClientOptions, PumpClient, WriteTimes
-from binlake.pump_service.statusport.answers import History
+from binlake.pump_service.statusport.answers import StatusJobs
 from binlake.pump_service.statusport.server import StatusServer
 from binlake.testkit.workload.runner import Runner
 from binlake.testkit.workload.source import LiveTransactions, SharedClock
@@ -41,13 +41,13 @@ def run(folder: Path, seed: int, seconds: float, strategy: str, rate: float = 30
           f"-m 'soak or not soak' -k {strategy}")  # fmt: skip
     began = time.monotonic()
     spec = Spec(seed=seed, seconds=1e9, tables=3, writers=6, rate=rate, ddl_every=300, row_bytes=200, faults=ODD)
-    transactions, history, ledger = LiveTransactions(), History(), Ledger()
+    transactions, history, ledger = LiveTransactions(), StatusJobs(), Ledger()
     with ExitStack() as stack:
         status = stack.enter_context(StatusServer({"case": "soak"}, history, transactions, lambda: tso.MAX_TS))
         cluster = stack.enter_context(Cluster(folder, status.url))
         pd = stack.enter_context(closing(PdClient([cluster.url], timeout_s=3)))
         etcd = stack.enter_context(closing(EtcdClient([cluster.url], timeout_s=3)))
-        registry = Registry(etcd)
+        registry = NodeRegistry(etcd)
         for _ in range(3):
             cluster.add_pump()
         until(lambda: len(registry.list_pumps()) == 3, "three pumps online")

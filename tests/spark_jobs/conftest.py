@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from support.workload import Workload
 
     from deploy.local.apicurio import Apicurio
-    from deploy.local.kafka import Kafka
+    from deploy.local.kafka import KafkaBroker
 
 
 pytest_generate_tests, server, empty_server = servers.pytest_generate_tests, servers.server, servers.empty_server
@@ -46,7 +46,7 @@ def landed_shop(tmp_path_factory: pytest.TempPathFactory) -> LandedShop:
 
 
 @pytest.fixture
-def make(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> Make:
+def make(tmp_path: Path, kafka: KafkaBroker, schema_registry: Apicurio) -> Make:
     """Make a lake of a workload with a feed; the registry's compatibility is set to BACKWARD."""
     from fed import Fed
 

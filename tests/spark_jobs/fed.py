@@ -14,14 +14,14 @@ from lakehouse import Lakehouse, Source
 from support.topics import Read, read_topic
 from support.workload import Workload
 
-from binlake.feed.registry import Registry
+from binlake.feed.registry import SchemaRegistry
 from binlake.spark_jobs.encode import stage as encode
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.publish import stage as publish
 
 if TYPE_CHECKING:
     from deploy.local.apicurio import Apicurio
-    from deploy.local.kafka import Kafka
+    from deploy.local.kafka import KafkaBroker
 
 FEED = "kafka-avro"
 
@@ -29,7 +29,7 @@ FEED = "kafka-avro"
 class Fed:
     """A lake with one feed whose topics have names unique to this test."""
 
-    def __init__(self, root: Path, workload: Workload, kafka: Kafka, registry: Apicurio, **feed: Any) -> None:
+    def __init__(self, root: Path, workload: Workload, kafka: KafkaBroker, registry: Apicurio, **feed: Any) -> None:
         self.kafka, self.registry = kafka, registry
         self.prefix = root.parent.name
         section = {
@@ -57,7 +57,7 @@ class Fed:
     def decode(self, body: bytes | None) -> Any:
         if body is None:
             return None
-        with Registry(self.registry.url) as registry:
+        with SchemaRegistry(self.registry.url) as registry:
             schema = fastavro.parse_schema(json.loads(registry.fetch_schema(int.from_bytes(body[1:5], "big"))))
         assert body[0] == 0
         return fastavro.schemaless_reader(io.BytesIO(body[5:]), schema, None)

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import pytest
 from support.tabledefs import col, primary, table
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.ddl.definitions import LandedDdl
 from binlake.errors import TargetRefused
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.spark_jobs.convert import stage as convert
-from binlake.statements.requiredrows import Refusal
+from binlake.statements.requiredrows import RefusedStatement
 
-SIDES = Definitions((), (table("t", col("id"), keys=(primary("id"),), db="app"),))
+SIDES = DdlSide((), (table("t", col("id"), keys=(primary("id"),), db="app"),))
 SEQUENCE = "CREATE SEQUENCE `t`"
 
 
@@ -28,12 +28,12 @@ class Cut(NamedTuple):
 def test_inexpressible_ddl_stops_only_if_its_table_may_not_be_set_aside() -> None:
     window: Any = Cut((LandedDdl(7, 7, 6, 1, 1, 34, "app", "t", SEQUENCE, SEQUENCE, "apply", "", SIDES, SIDES),))
     ctx: Any = SimpleNamespace(windows=SimpleNamespace(list_landed=lambda _: [(0, 9)]))
-    stop, policy = Target(db_type="mysql"), Target(db_type="mysql", on_table_error="set-aside")
+    stop, policy = TargetSection(db_type="mysql"), TargetSection(db_type="mysql", on_table_error="set-aside")
     with pytest.raises(TargetRefused, match=r"cannot be expressed.*`binlake table aside`"):
         convert._build_ddl_batches(ctx, window, stop, {("app", "other")})
     [by_policy], _ = convert._build_ddl_batches(ctx, window, policy, ())
     assert convert._build_ddl_batches(ctx, window, stop, {("app", "t")}) == ([by_policy], 0)
     assert (by_policy.segment, by_policy.kind) == (1, "ddl")
-    refusal = Refusal.find_in(by_policy.sql[-1])
+    refusal = RefusedStatement.find_in(by_policy.sql[-1])
     assert refusal is not None
     assert refusal.why.startswith("a DDL cannot be expressed in mysql")

@@ -18,16 +18,16 @@ from binlake.base.rowhash import Fold
 from binlake.cli import run
 from binlake.config import Replication
 from binlake.errors import ConfigError, LostRange, Permanent, SourceRefused, SourceUnavailable
-from binlake.lake.baseload import BaseLoad, BaseTable, Chunk
+from binlake.lake.baseload import BaseLoad, BaseTable, LoadedRange
 from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG
 from binlake.spark_jobs.bootstrap import loading
-from binlake.spark_jobs.bootstrap.loading import Loader
-from binlake.spark_jobs.bootstrap.ranges import WHOLE_ROOM, Ranges
+from binlake.spark_jobs.bootstrap.loading import BootstrapLoader
+from binlake.spark_jobs.bootstrap.ranges import WHOLE_ROOM, BootstrapRanges
 from binlake.spark_jobs.bootstrap.reading import build_binlog_table
 from binlake.spark_jobs.bootstrap.sealing import Sealer
 from binlake.spark_jobs.bootstrap.source import SnapshotSource
-from binlake.spark_jobs.bootstrap.structures import SourceTable
+from binlake.spark_jobs.bootstrap.structures import BootstrapTable
 from binlake.spark_jobs.commands import bootstrap
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.lake import commit_parts, ensure_tables
@@ -39,8 +39,8 @@ from deploy.local.ports import free_port
 NO_ROWS = Fold(0, 0, 0)
 BASE = 470_614_289_491_165_184
 LOAD = BaseLoad(BASE - (1 << 36), BASE, 40, 10, 2, 100)
-KEYED = SourceTable(table("t", col("id"), keys=(primary("id"),), pk_is_handle=False, id=1), "", 50)
-KEYLESS = SourceTable(table("log", col("n"), id=2), "", 7)
+KEYED = BootstrapTable(table("t", col("id"), keys=(primary("id"),), pk_is_handle=False, id=1), "", 50)
+KEYLESS = BootstrapTable(table("log", col("n"), id=2), "", 7)
 
 
 class Server:
@@ -65,13 +65,13 @@ class Server:
         return [(self.left.pop(0),)] if self.left else []
 
 
-def ranges(load: BaseLoad = LOAD, known: tuple[Chunk, ...] = ()) -> Ranges:
-    return Ranges(load, [KEYLESS, KEYED], load.from_ts + 3, known, "")
+def ranges(load: BaseLoad = LOAD, known: tuple[LoadedRange, ...] = ()) -> BootstrapRanges:
+    return BootstrapRanges(load, [KEYLESS, KEYED], load.from_ts + 3, known, "")
 
 
-def build_chunk(found: Any, parts: tuple[Any, ...] = (), size: int = 0, fold: Fold = NO_ROWS) -> Chunk:
+def build_chunk(found: Any, parts: tuple[Any, ...] = (), size: int = 0, fold: Fold = NO_ROWS) -> LoadedRange:
     definition = found.table.definition
-    return Chunk(
+    return LoadedRange(
         definition.id, "d", definition.name, found.low, found.high, found.first_ts, found.last_ts, 5,
         1 if parts else 0, size, fold, parts,
     )  # fmt: skip
@@ -155,12 +155,12 @@ def test_pumps_are_told_to_keep_later_binlogs_before_anything_is_read(
     registry = SimpleNamespace(publish_drainer=lambda _name, ts: published.append(ts), find_drainer=lambda _: None)
     cluster = nullcontext(SimpleNamespace(registry=registry, pd=SimpleNamespace(fetch_ts=lambda: 900)))
     monkeypatch.setattr(loading, "open_cluster", lambda _: cluster)
-    monkeypatch.setattr(Loader, "_require_new", lambda *_: None)
-    monkeypatch.setattr(Loader, "_open_load", opened)
+    monkeypatch.setattr(BootstrapLoader, "_require_new", lambda *_: None)
+    monkeypatch.setattr(BootstrapLoader, "_open_load", opened)
     raw = {"name": "a", "lake": {"path": str(tmp_path)}, "source": {"sql": {"host": "h"}}}
     ctx = StageContext(Replication.model_validate(raw), "run", lambda: pytest.fail("no Spark is needed"))
     with pytest.raises(SourceUnavailable, match="no further"):
-        Loader(ctx, lambda _: None).load(at_ts)
+        BootstrapLoader(ctx, lambda _: None).load(at_ts)
     assert published == [kept_from]
 
 

@@ -14,10 +14,10 @@ from support.windows import target_of
 from binlake.ddl.ddls import plan_ddls
 from binlake.ddl.definitions import LandedDdl
 from binlake.rows.schema import SchemaState, WindowDdl
-from binlake.spark_jobs.bootstrap.structures import SourceTable, Structures, derive_column_shape, derive_shape
+from binlake.spark_jobs.bootstrap.structures import BootstrapTable, Structures, derive_column_shape, derive_shape
 from binlake.statements.literal import quote_name
 from binlake.target.definitions.definitions import compare_definitions, expect_after_ddl, read_definitions
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.testkit.captures.capture import Capture, StateAt
 from binlake.window.cuts import build_ddl_batch
 from deploy.local.commitlog import RULES, read_log
@@ -33,7 +33,7 @@ def structures_of(capture: Capture, shown: StateAt) -> Structures:
     state = SchemaState().fold((ts, job) for ts, job in read_log(capture).jobs if ts <= shown.commit_ts)
     texts = {table["table"]: table["create"] for table in shown.contents if not table.get("absent")}
     tables = [
-        SourceTable(table, texts[f"{table.db}.{table.name}"], 0)
+        BootstrapTable(table, texts[f"{table.db}.{table.name}"], 0)
         for table in state.list_tables()
         if table.kind == "table" and f"{table.db}.{table.name}" in texts
     ]
@@ -56,14 +56,14 @@ def plan_structures(found: Structures) -> list[LandedDdl]:
 
 
 @pytest.fixture
-def session(empty_mariadb: MariaDb) -> Iterator[Session]:
-    with closing(Session(target_of(empty_mariadb))) as made:
+def session(empty_mariadb: MariaDb) -> Iterator[TargetSession]:
+    with closing(TargetSession(target_of(empty_mariadb))) as made:
         yield made
 
 
 @pytest.mark.mariadb
 @pytest.mark.parametrize("name", [*CHOSEN, *(pytest.param(name, marks=pytest.mark.soak) for name in OTHERS)])
-def test_tables_are_created_from_tidbs_own_texts(name: str, session: Session) -> None:  # S4-24
+def test_tables_are_created_from_tidbs_own_texts(name: str, session: TargetSession) -> None:  # S4-24
     capture = Capture(CAPTURES / name)
     found = structures_of(capture, list(capture.read_states())[-1])
     ddls = plan_structures(found)

@@ -14,7 +14,7 @@ from lakehouse import Lakehouse, Source
 from binlake.base.filestore import LocalStore
 from binlake.binlogfile.framing import pack_record
 from binlake.binlogfile.index import PATH, read_index
-from binlake.binlogfile.reading import DELETE, UPDATE, Ddl, Item, decode_value, read_items
+from binlake.binlogfile.reading import DELETE, UPDATE, BinlogDdl, Item, decode_value, read_items
 from binlake.cli import run
 from binlake.spark_jobs.encode import stage as encode
 from binlake.spark_jobs.job.context import Bounds
@@ -54,7 +54,7 @@ def replayed(items: list[Item], table: str) -> dict[object, Row]:
     """The table's rows by their column `id`, after applying all files."""
     rows: dict[object, Row] = {}
     for item in items:
-        for event in [] if isinstance(item, Ddl) else item.events:
+        for event in [] if isinstance(item, BinlogDdl) else item.events:
             if event.table != table:
                 continue
             old = {column.name: decode_value(column, column.value) for column in event.columns}
@@ -74,7 +74,7 @@ def test_binlog_files_alone_reproduce_the_tables(tmp_path: Path) -> None:
     fed = Fed(tmp_path, history)
     items = fed.items()
     assert [item.commit_ts for item in items] == sorted(item.commit_ts for item in items)
-    ddls = [item for item in items if isinstance(item, Ddl)]
+    ddls = [item for item in items if isinstance(item, BinlogDdl)]
     assert [" ".join(one.sql.split(" ")[:2]) for one in ddls] == [
         "CREATE DATABASE", "CREATE TABLE", "CREATE TABLE", "ALTER TABLE", "ALTER TABLE", "CREATE TABLE", "DROP TABLE",
         "CREATE TABLE", "TRUNCATE TABLE",
@@ -84,7 +84,7 @@ def test_binlog_files_alone_reproduce_the_tables(tmp_path: Path) -> None:
     shown = {
         (item.commit_ts > ddls[3].commit_ts, "stock" in {column.name for column in event.columns})
         for item in items
-        if not isinstance(item, Ddl)
+        if not isinstance(item, BinlogDdl)
         for event in item.events
         if event.table == "item"
     }
@@ -98,7 +98,9 @@ def test_feed_read_shows_binlog_files(tmp_path: Path, capsys: pytest.CaptureFixt
     fed = Fed(tmp_path, shop())
     assert run(["feed", "read", f"file://{fed.files}?protocol=pb", "--table", "shop.item", "--output", "json"]) == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    wanted = sum(event.table == "item" for item in fed.items() if not isinstance(item, Ddl) for event in item.events)
+    wanted = sum(
+        event.table == "item" for item in fed.items() if not isinstance(item, BinlogDdl) for event in item.events
+    )
     assert len(events) == wanted > 3
     assert {event["op"] for event in events} == {"c", "u", "d"}
 
@@ -109,7 +111,7 @@ def test_files_that_differ_from_the_lake_are_detected(tmp_path: Path, capsys: py
     assert run(verify) == 0
     assert json.loads(capsys.readouterr().out)["problems"] == []
     # Imitate a writer that lost a transaction: whole files, and an index that agrees with them.
-    lost = next(item for item in fed.items() if not isinstance(item, Ddl) and len(item.events) == 2)
+    lost = next(item for item in fed.items() if not isinstance(item, BinlogDdl) and len(item.events) == 2)
     store = LocalStore(fed.files)
     index = read_index(store)
     assert index is not None

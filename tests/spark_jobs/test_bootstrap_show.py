@@ -7,10 +7,10 @@ import structlog
 
 from binlake.base.progressline import tell_nobody
 from binlake.spark_jobs.commands.bootstrap import build_show
-from binlake.target.commands.bootstrap import Bootstrap, Load
+from binlake.target.commands.bootstrap import Bootstrap, SourceLoad
 
 STEPS = [
-    Bootstrap(phase, (Load("tidb", state, rows, 50, 2, done, 1, 9),))
+    Bootstrap(phase, (SourceLoad("tidb", state, rows, 50, 2, done, 1, 9),))
     for phase, state, rows, done in (
         ("loading", "reading", 10, 0),
         ("loading", "reading", 30, 1),

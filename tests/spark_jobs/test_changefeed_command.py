@@ -26,7 +26,7 @@ from binlake.spark_jobs.job.runner import run_sink
 
 if TYPE_CHECKING:
     from deploy.local.apicurio import Apicurio
-    from deploy.local.kafka import Kafka
+    from deploy.local.kafka import KafkaBroker
 
 URI = "kafka://127.0.0.1:9092/t?protocol=avro"
 FIRST = 470548479000000000
@@ -209,7 +209,7 @@ def test_feed_state_is_shown_and_decides_which_commands_are_allowed(tmp_path: Pa
 
 
 def test_removed_feed_leaves_nothing_and_its_name_can_be_reused(
-    tmp_path: Path, kafka: Kafka, schema_registry: Apicurio, capsys: Output
+    tmp_path: Path, kafka: KafkaBroker, schema_registry: Apicurio, capsys: Output
 ) -> None:
     history = shop()
     place = Place(tmp_path, history.workload, history.cuts[0])
@@ -236,7 +236,7 @@ def test_removed_feed_leaves_nothing_and_its_name_can_be_reused(
 
 
 def test_feed_can_be_moved_forward_or_back(
-    tmp_path: Path, kafka: Kafka, schema_registry: Apicurio, capsys: Output
+    tmp_path: Path, kafka: KafkaBroker, schema_registry: Apicurio, capsys: Output
 ) -> None:
     history = shop()
     place = Place(tmp_path, history.workload, history.cuts[0])

@@ -23,7 +23,7 @@ from binlake.testkit.captures.capture import Capture
 
 if TYPE_CHECKING:
     from deploy.local.apicurio import Apicurio
-    from deploy.local.kafka import Kafka
+    from deploy.local.kafka import KafkaBroker
 
 REPOSITORY = Path(__file__).parents[2]
 CAPTURE = REPOSITORY / "tests" / "captures" / "shard"
@@ -56,7 +56,7 @@ def expected() -> dict[str, tuple[list[str], list[Row]]]:
 class World:
     """A lake of the capture, sent in two windows to topics and to files; consumers have read the first window."""
 
-    def __init__(self, root: Path, kafka: Kafka, registry: Apicurio) -> None:
+    def __init__(self, root: Path, kafka: KafkaBroker, registry: Apicurio) -> None:
         registry.set_compatibility("NONE")
         self.files, self.database, self.kafka, self.registry = root / "files", root / "copy.db", kafka, registry
         words = "protocol=avro&enable-tidb-extension=true&avro-bigint-unsigned-handling-mode=string"
@@ -92,7 +92,7 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, kafka: Kafka, schema_registry: Apicurio) -> World:
+def world(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaBroker, schema_registry: Apicurio) -> World:
     return World(tmp_path_factory.mktemp("consumers"), kafka, schema_registry)
 
 

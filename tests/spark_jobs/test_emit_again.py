@@ -10,7 +10,7 @@ from support.workload import Workload, integer
 
 from binlake.errors import ConfigError
 from binlake.feed.kafka import POSITIONS
-from binlake.feed.registry import Registry, SchemaRefused
+from binlake.feed.registry import SchemaRefused, SchemaRegistry
 from binlake.feed.state import read_progress, read_state
 from binlake.spark_jobs.commands import emit as emitting
 from binlake.spark_jobs.commands.emit import Destination, emit
@@ -75,7 +75,7 @@ def test_older_schema_is_looked_up_and_never_registered_as_the_newest(make: Make
     old, new = fed.land(0, middle), fed.land(middle, end)
     fed.send(new)
     subject = f"{fed.prefix}_shop_item-value"
-    with Registry(fed.registry.url) as registry:
+    with SchemaRegistry(fed.registry.url) as registry:
         newest = registry.find_newest_schema(subject)
         with pytest.raises(SchemaRefused, match=r"would become the newest.*--topic") as caught:
             emit(fed.ctx, FEED, old.lo, old.hi, Destination())

@@ -21,7 +21,7 @@ from binlake.wire import slave_binlog_pb2 as pb
 
 if TYPE_CHECKING:
     from deploy.local.apicurio import Apicurio
-    from deploy.local.kafka import Kafka
+    from deploy.local.kafka import KafkaBroker
 
 PARTITIONS = 2
 
@@ -29,7 +29,7 @@ PARTITIONS = 2
 class Sent:
     """The history of the shop, sent window by window in one protocol to one topic."""
 
-    def __init__(self, root: Path, kafka: Kafka, registry: Apicurio, words: str, **feed: Any) -> None:
+    def __init__(self, root: Path, kafka: KafkaBroker, registry: Apicurio, words: str, **feed: Any) -> None:
         self.history: History = shop()
         self.topic = f"{root.name}.all"
         uri = f"kafka://{kafka.address}/{self.topic}?partition-num={PARTITIONS}&protocol={words}"
@@ -46,7 +46,7 @@ class Sent:
 
 # S2-45, U-27
 def test_canal_json_in_one_topic_has_all_changes_in_order(
-    tmp_path: Path, kafka: Kafka, schema_registry: Apicurio
+    tmp_path: Path, kafka: KafkaBroker, schema_registry: Apicurio
 ) -> None:
     sent = Sent(tmp_path, kafka, schema_registry, "canal-json&enable-tidb-extension=true")
     cuts, rows = sent.history.cuts, {}
@@ -72,7 +72,9 @@ def test_canal_json_in_one_topic_has_all_changes_in_order(
     assert sent.fed.ctx.windows.find_greatest_hi("publish", name_feed_sink(FEED)) == cuts[-1]
 
 
-def test_ddl_message_precedes_the_rows_in_its_form(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> None:
+def test_ddl_message_precedes_the_rows_in_its_form(
+    tmp_path: Path, kafka: KafkaBroker, schema_registry: Apicurio
+) -> None:
     sent = Sent(tmp_path, kafka, schema_registry, "canal-json", rules=["shop.item", "shop.temp"])
     messages = [json.loads(read.value or b"") for read in sent.partitions()[0]]
     ddls = [(one["type"], one["table"]) for one in messages if one["isDdl"]]
@@ -85,7 +87,9 @@ def test_ddl_message_precedes_the_rows_in_its_form(tmp_path: Path, kafka: Kafka,
 
 
 # U-27
-def test_raw_updates_keep_a_moved_row_in_one_message(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> None:
+def test_raw_updates_keep_a_moved_row_in_one_message(
+    tmp_path: Path, kafka: KafkaBroker, schema_registry: Apicurio
+) -> None:
     words = "open-protocol&output-raw-change-event=true"
     sent = Sent(tmp_path, kafka, schema_registry, words, rules=["shop.item"])
     moved, resolved = [], []
@@ -99,7 +103,7 @@ def test_raw_updates_keep_a_moved_row_in_one_message(tmp_path: Path, kafka: Kafk
 
 
 def test_drainer_messages_are_whole_transactions_in_one_partition(
-    tmp_path: Path, kafka: Kafka, schema_registry: Apicurio, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kafka: KafkaBroker, schema_registry: Apicurio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A transaction is one message, however its rows reach the encoder.
     monkeypatch.setattr("binlake.spark_jobs.engine.inorder.BATCH_ROWS", 1)
@@ -126,6 +130,8 @@ def test_drainer_messages_are_whole_transactions_in_one_partition(
     assert publish.run(sent.fed.ctx, bounds, FEED).state == "already"
 
 
-def test_feed_of_whole_transactions_needs_one_topic(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> None:
+def test_feed_of_whole_transactions_needs_one_topic(
+    tmp_path: Path, kafka: KafkaBroker, schema_registry: Apicurio
+) -> None:
     with pytest.raises(ConfigError, match="one topic"):
         Sent(tmp_path, kafka, schema_registry, "slave-binlog", dispatchers=[{"matcher": ["*.*"], "topic": "t"}])

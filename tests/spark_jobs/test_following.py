@@ -14,7 +14,7 @@ import pytest
 from binlake.errors import BinlakeError, LeaseHeld, Permanent, SourceUnavailable, Transient
 from binlake.spark_jobs.commands import main
 from binlake.spark_jobs.job import following
-from binlake.spark_jobs.job.following import Pace, run_windows
+from binlake.spark_jobs.job.following import WindowPace, run_windows
 from binlake.spark_jobs.job.results import SparkNeeded, StageResult
 
 
@@ -54,7 +54,7 @@ class World:
 
     def run(self, run_for_s: float = 60.0, every_s: float = 1.0) -> Sequence[StageResult]:
         return run_windows(
-            self.run_one, lambda results: self.told.append(results[0].lo), Pace(run_for_s, every_s),
+            self.run_one, lambda results: self.told.append(results[0].lo), WindowPace(run_for_s, every_s),
             wait=self.wait, clock=self.tick,
         )  # fmt: skip
 

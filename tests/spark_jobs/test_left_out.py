@@ -26,7 +26,7 @@ from binlake.spark_jobs.job.passed import MergedWindow
 from binlake.spark_jobs.merge import stage as merge
 from binlake.spark_jobs.tables import again
 from binlake.spark_jobs.tables.compacted import Converted, read_newest
-from binlake.spark_jobs.tables.netchange import NetChange
+from binlake.spark_jobs.tables.netchange import WindowNetChange
 from binlake.statements import BatchLimits, TableStatements
 from binlake.target import apply_window, read_checkpoint_ts
 
@@ -187,13 +187,13 @@ def _render_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _reduce_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare = NetChange.prepare
+    prepare = WindowNetChange.prepare
 
-    def lose_a_row(self: NetChange, *args: Any) -> Any:
+    def lose_a_row(self: WindowNetChange, *args: Any) -> Any:
         reduce, groups = prepare(self, *args)
         return (lambda runs: (rows.slice(1) for rows in reduce(runs))), groups
 
-    monkeypatch.setattr(again.NetChange, "prepare", lose_a_row)
+    monkeypatch.setattr(again.WindowNetChange, "prepare", lose_a_row)
 
 
 @pytest.mark.parametrize(("rule", "table"), [(_render_otherwise, "statement"), (_reduce_otherwise, "change")])

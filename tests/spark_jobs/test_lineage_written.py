@@ -16,7 +16,7 @@ from binlake.lake.columntypes import list_delta_columns
 from binlake.rows.schema import DdlJob, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules import Rules
-from binlake.spark_jobs.job.lineage import Gathered, Sources, Written, build_target_column_lister
+from binlake.spark_jobs.job.lineage import Gathered, Sources, WindowLineage, build_target_column_lister
 from binlake.spark_jobs.job.results import StageResult
 from binlake.window.lineage import LINEAGE, MOST_COLUMNS
 
@@ -34,9 +34,9 @@ class One:
 
 def describe_table(definition: TableDef) -> dict[str, Any]:
     sources = Sources(Naming(Rules()), lambda: pytest.fail("without routes no schema is read"))
-    found = Written(WindowDefinitions(One(definition), []), 9, sources, build_target_column_lister("mariadb")).describe(
-        [("d", "item")]
-    )
+    found = WindowLineage(
+        WindowDefinitions(One(definition), []), 9, sources, build_target_column_lister("mariadb")
+    ).describe([("d", "item")])
     (one,) = found[LINEAGE]["wrote"]
     return dict(one)
 
@@ -93,7 +93,7 @@ def test_missing_or_too_wide_tables_are_reported_by_name_only() -> None:
             return table("wide", *many) if name == "wide" else None
 
     sources = Sources(Naming(Rules()), lambda: pytest.fail("without routes no schema is read"))
-    told = Written(WindowDefinitions(Nothing(), []), 9, sources, build_target_column_lister("mysql")).describe(
+    told = WindowLineage(WindowDefinitions(Nothing(), []), 9, sources, build_target_column_lister("mysql")).describe(
         [("d", "wide"), ("d", "gone")]
     )
     gone, wide = told[LINEAGE]["wrote"]
@@ -114,7 +114,7 @@ def test_all_shards_are_named_with_their_columns() -> None:  # S4-03
     jobs = [DdlJob.from_dict(raw) for raw in w.jobs]
     tables = TargetTables(SchemaState().fold(enumerate(jobs)), Naming(rules))
     sources = Sources(Naming(rules), lambda: tables)
-    found = Written(WindowDefinitions(tables, []), 9, sources, build_target_column_lister("mysql")).describe(
+    found = WindowLineage(WindowDefinitions(tables, []), 9, sources, build_target_column_lister("mysql")).describe(
         [("xs", "t")]
     )
     (one,) = found[LINEAGE]["wrote"]

@@ -14,7 +14,7 @@ from binlake.config import Replication
 from binlake.lake.tables import CHANGE, WORKING_DAYS
 from binlake.spark_jobs.commands import maintain
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.target import Position
+from binlake.target import TargetPosition
 
 DAY_MS = 86_400_000
 START_MS = 1_795_000_000_000
@@ -31,7 +31,9 @@ class Opened:
         self.window = (window.lo, window.hi)
 
 
-def count_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch, position: Position | None, name: str = "mysql") -> int:
+def count_deleted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, position: TargetPosition | None, name: str = "mysql"
+) -> int:
     """How many of twelve windows of a day each are deleted; the last one ended just now."""
     raw = {"name": "r", "lake": {"path": str(folder)}}
     if position is not None:
@@ -48,10 +50,10 @@ def count_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch, position: Posit
 def test_windows_that_the_target_has_not_passed_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # S3-15, R-33, DESIGN 3.10
     old = len(WINDOWS) - WORKING_DAYS
-    assert count_deleted(tmp_path, monkeypatch, Position(ENDS[-1], None, 1)) == old
-    assert count_deleted(tmp_path, monkeypatch, Position(ENDS[3], None, 1)) == 3
-    assert count_deleted(tmp_path, monkeypatch, Position(None, None, 1)) == 0
-    held = Position(ENDS[3], Opened(WINDOWS[2]), 1)  # type: ignore[arg-type]
+    assert count_deleted(tmp_path, monkeypatch, TargetPosition(ENDS[-1], None, 1)) == old
+    assert count_deleted(tmp_path, monkeypatch, TargetPosition(ENDS[3], None, 1)) == 3
+    assert count_deleted(tmp_path, monkeypatch, TargetPosition(None, None, 1)) == 0
+    held = TargetPosition(ENDS[3], Opened(WINDOWS[2]), 1)  # type: ignore[arg-type]
     assert count_deleted(tmp_path, monkeypatch, held) == 2
 
 

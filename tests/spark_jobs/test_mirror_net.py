@@ -15,7 +15,7 @@ from support.mariadb import MariaDb
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.mirror import stage as mirror
 from binlake.spark_jobs.tables import netrows
-from binlake.spark_jobs.tables.netchange import NetChange
+from binlake.spark_jobs.tables.netchange import WindowNetChange
 
 pytestmark = pytest.mark.mariadb
 
@@ -30,9 +30,9 @@ def test_mirrors_of_what_compact_derived_equal_the_source(
     if hostile:
         monkeypatch.setattr(StageContext, "choose_engine", lambda *_: HostileEngine(Random(3)))
     derived: list[int] = []
-    prepare = NetChange.prepare
+    prepare = WindowNetChange.prepare
 
-    def count(net: NetChange, *places: Any) -> Any:
+    def count(net: WindowNetChange, *places: Any) -> Any:
         derived.append(len(net.cells))
         return prepare(net, *places)
 
@@ -42,7 +42,7 @@ def test_mirrors_of_what_compact_derived_equal_the_source(
         has_cuts.append(bool(compacted.derived.window.cuts))
         derived.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(NetChange, "prepare", count)
+            patch.setattr(WindowNetChange, "prepare", count)
             done = mirror.run(sink.ctx, bounds, compacted.derived)
         assert (done.state, done.rows > 0) == ("done", True)
         assert read_mirrors(sink.ctx) == sink.model(bounds.hi)

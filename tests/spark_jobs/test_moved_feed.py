@@ -21,13 +21,13 @@ from support.topics import read_topic
 from binlake.cli import run
 from binlake.errors import Permanent, PositionMoved
 from binlake.feed.kafka import POSITIONS
-from binlake.feed.position import Position
+from binlake.feed.position import ChangePosition
 from binlake.feed.state import read_state, record_resume
 from binlake.spark_jobs.job.context import Bounds
 from binlake.spark_jobs.job.runner import run_sink
 
 if TYPE_CHECKING:
-    from deploy.local.kafka import Kafka
+    from deploy.local.kafka import KafkaBroker
 
 FEED = "f"
 
@@ -85,7 +85,7 @@ class Folder:
 class Topic:
     """A topic, and the feed's position in the topic of positions."""
 
-    def __init__(self, kafka: Kafka, name: str) -> None:
+    def __init__(self, kafka: KafkaBroker, name: str) -> None:
         self._brokers, self._topic, self._key = kafka.address, f"{name}-items", f"{name}.{FEED}".encode()
         self.uri = f"kafka://{kafka.address}/{self._topic}?protocol=canal-json&partition-num=1"
         self._old: bytes | None = None
@@ -96,7 +96,7 @@ class Topic:
 
     def change(self, how: str, ahead: int) -> None:
         self._own = self._position()
-        self._put({"ahead": Position.after_commit(ahead).to_text().encode(), "back": self._old}.get(how))
+        self._put({"ahead": ChangePosition.after_commit(ahead).to_text().encode(), "back": self._old}.get(how))
 
     def put_back(self) -> None:
         self._put(self._own)

@@ -22,7 +22,7 @@ from binlake.lake.paths import LakePaths
 from binlake.spark_jobs.engine.engine import Engine, LocalEngine
 from binlake.spark_jobs.engine.rows import HeldRows, Rows
 from binlake.spark_jobs.tables import netchange
-from binlake.spark_jobs.tables.netchange import NetChange, ReduceRows, find_key_arrivals, find_row_origins
+from binlake.spark_jobs.tables.netchange import ReduceRows, WindowNetChange, find_key_arrivals, find_row_origins
 
 ALONE = [Cell("d", "t", 0, 1, 10, "primary", ("a",), (None,))]
 
@@ -38,7 +38,7 @@ def cut(rows: pa.Table, draw: Random) -> list[Rows]:
     return parts
 
 
-def compute(engine: Engine, folder: Path, net: NetChange) -> pa.Table:
+def compute(engine: Engine, folder: Path, net: WindowNetChange) -> pa.Table:
     """NET of the whole window."""
     with engine.open_store(LakePaths(str(folder)), "test") as store:
         reduce, groups = net.prepare(engine, store)
@@ -53,7 +53,7 @@ def test_net_changes_of_any_parts_and_groups_equal_the_reference(seed: int, tmp_
     draw = Random(seed)
     drawn = Drawn(draw, tables=4, events=draw.choice((20, 120)))
     for engine in (LocalEngine(), LocalEngine(held_bytes=0), HostileEngine(draw)):
-        net = NetChange(cut(drawn.rows(), draw), drawn.cells(), draw.choice((1, 2, 16)), routed)
+        net = WindowNetChange(cut(drawn.rows(), draw), drawn.cells(), draw.choice((1, 2, 16)), routed)
         assert comparable_rows(compute(engine, tmp_path, net)) == drawn.expected()
     assert not list((tmp_path / "_staging").glob("*"))
 
@@ -96,7 +96,7 @@ def test_a_task_sends_one_run_per_key_instead_of_all_changes() -> None:  # U-22
 def test_errors_of_tasks_name_the_key_and_its_place(tmp_path: Path) -> None:  # S4-09
     def net(changes: Sequence[Any], **how: Any) -> pa.Table:
         parts = [HeldRows(mutation_rows([change])) for change in changes]
-        return compute(HostileEngine(Random(1)), tmp_path, NetChange(parts, ALONE, 2, **how))
+        return compute(HostileEngine(Random(1)), tmp_path, WindowNetChange(parts, ALONE, 2, **how))
 
     with pytest.raises(SchemaError, match=r"a key column is NULL or absent \[table=d.t commit_ts=5\]"):
         net([("t", RowEvent(5, 4, 0, "insert", None, {"a": None}))])

@@ -10,7 +10,7 @@ import pytest
 from support.engines import HostileEngine
 from support.netchanges import WINDOW, changes, definitions
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.ddl.definitions import SegmentTable
 from binlake.errors import Permanent
 from binlake.lake.paths import LakePaths
@@ -95,7 +95,7 @@ def test_keys_of_a_table_whose_types_may_differ_are_listed() -> None:  # R-13
     tables = [{"db-name": "d", "tbl-name": "a", "accept": ["column id is decimal(9,1), not bigint"]}]
     found = {}
     for options in (tables, [{**tables[0], "accept": [], "preserve": True}], []):
-        accepted = rendered.find_accepted(Target.model_validate({"tables": options}), [("d", "a"), ("d", "b")])
+        accepted = rendered.find_accepted(TargetSection.model_validate({"tables": options}), [("d", "a"), ("d", "b")])
         renderer = Renderer(WINDOW, definitions(), "mariadb", BatchLimits(), plain=False, accepted=accepted)
         found[accepted] = pa.concat_tables(renderer(0, table))["verify_sql"].to_pylist()
     assert list(found) == [frozenset({("d", "a")}), frozenset()]

@@ -11,7 +11,7 @@ import pytest
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.tables.pinned import NO_ROWS, find_next_start, open_manifest
-from binlake.target import Position
+from binlake.target import TargetPosition
 from binlake.window.manifest import ApplyManifest
 
 
@@ -21,7 +21,7 @@ def context(landed: tuple[int, int] | None) -> StageContext:
 
 
 def start(checkpoint: int | None, landed: tuple[int, int] | None) -> int:
-    return find_next_start(context(landed), Position(checkpoint, None, 1 << 20))
+    return find_next_start(context(landed), TargetPosition(checkpoint, None, 1 << 20))
 
 
 def test_target_without_a_checkpoint_starts_at_the_lakes_start() -> None:
@@ -60,8 +60,8 @@ def test_open_window_sealed_by_an_older_version_is_not_compared() -> None:  # R-
         position = SimpleNamespace(opened=SimpleNamespace(manifest=manifest.compute_digest()), window=(100, 200))
         ctx = cast(StageContext, SimpleNamespace(windows=windows))
         if manifest is sealed:
-            assert open_manifest(ctx, Bounds(100, 200), cast(Position, position)) is sealed
+            assert open_manifest(ctx, Bounds(100, 200), cast(TargetPosition, position)) is sealed
             continue
         with pytest.raises(ImmutableWindow, match="an older version of Binlake sealed it") as stopped:
-            open_manifest(ctx, Bounds(100, 200), cast(Position, position))
+            open_manifest(ctx, Bounds(100, 200), cast(TargetPosition, position))
         assert "`finalize` of this window alone" in stopped.value.hint

@@ -23,7 +23,7 @@ from binlake.spark_jobs.convert import stage as convert
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.tables.compacted import Compacted
 from binlake.spark_jobs.tables.sinks import read_mirror_window
-from binlake.target import Position
+from binlake.target import TargetPosition
 from binlake.window.derived import CompactManifest, Merged
 
 pytestmark = pytest.mark.mariadb
@@ -94,7 +94,7 @@ def test_tables_without_rows_are_checked_before_the_first_window(file: Path, wor
     ctx = StageContext(replication, "test", lambda: pytest.fail("no Spark"))
     assert replication.target is not None
     window = read_mirror_window(ctx, Bounds(lo, lo + 1), Merged(0, 0, True, ()))
-    given = Compacted(window, cast(CompactManifest, None), Position(None, None, 1 << 20), None)
+    given = Compacted(window, cast(CompactManifest, None), TargetPosition(None, None, 1 << 20), None)
     with pytest.raises(Drift, match=r"d\.b: column note is the target's own"):
         convert._check_before_first(ctx, given, replication.target)
 

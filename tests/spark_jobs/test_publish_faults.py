@@ -31,7 +31,7 @@ from deploy.local.ports import free_port
 
 if TYPE_CHECKING:
     from deploy.local.apicurio import Apicurio
-    from deploy.local.kafka import Kafka
+    from deploy.local.kafka import KafkaBroker
 
 pytestmark = pytest.mark.process
 
@@ -65,7 +65,7 @@ def write_windows() -> tuple[Workload, list[int]]:
     return w, cuts
 
 
-def build_encoded_feed(root: Path, kafka: Kafka, registry: Any, **feed: Any) -> tuple[Fed, Bounds]:
+def build_encoded_feed(root: Path, kafka: KafkaBroker, registry: Any, **feed: Any) -> tuple[Fed, Bounds]:
     """A feed whose windows are encoded but not published."""
     workload, cuts = write_windows()
     fed = Fed(root, workload, kafka, registry, **feed)
@@ -82,7 +82,7 @@ def read_numbers(fed: Fed) -> list[tuple[int, int]]:
 
 # R-31, S2-45
 def test_publish_killed_at_every_step_sends_each_message_once(
-    tmp_path: Path, kafka: Kafka, schema_registry: Apicurio
+    tmp_path: Path, kafka: KafkaBroker, schema_registry: Apicurio
 ) -> None:
     fed, bounds = build_encoded_feed(tmp_path / "lake", kafka, schema_registry)
     with publish_killer(fed, tmp_path, bounds) as killer:
@@ -98,7 +98,7 @@ def test_publish_killed_at_every_step_sends_each_message_once(
 
 # S2-45
 def test_killed_publish_without_transactions_sends_each_message_in_order(
-    tmp_path: Path, kafka: Kafka, schema_registry: Apicurio
+    tmp_path: Path, kafka: KafkaBroker, schema_registry: Apicurio
 ) -> None:
     fed, bounds = build_encoded_feed(tmp_path / "lake", kafka, schema_registry, transactions=False)
     with publish_killer(fed, tmp_path, bounds) as killer:
@@ -156,7 +156,7 @@ class _Somewhere:
 
 # S2-44
 def test_publish_waits_for_an_unreachable_registry_and_sends_nothing(
-    tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry_module, "_TRIES", 1)
     port = free_port()

@@ -21,10 +21,10 @@ from binlake.spark_jobs.engine.engine import LocalEngine
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.lake import ensure_tables
 from binlake.spark_jobs.land import pump_source
-from binlake.spark_jobs.land.pulling import Part, pull_parts, pull_window
+from binlake.spark_jobs.land.pulling import PulledPart, pull_parts, pull_window
 from binlake.spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, build_proof, digest_content, pull_batches
 from binlake.wire import build
-from binlake.wire.blocks import Block, build_block
+from binlake.wire.blocks import BinlogBlock, build_block
 
 HI = 1000
 
@@ -50,7 +50,7 @@ class Pumps:
         return self.streams[place]
 
 
-def pull(*streams: Iterator[pa.RecordBatch], most: int = 1 << 40) -> Part:
+def pull(*streams: Iterator[pa.RecordBatch], most: int = 1 << 40) -> PulledPart:
     """The first part."""
     with closing(pull_parts(cast("PumpPull", Pumps(list(streams))), most)) as parts:
         return next(parts)
@@ -71,12 +71,12 @@ def failing() -> Iterator[pa.RecordBatch]:
     raise SourceUnavailable("gone", where={"pump": "p2"})
 
 
-def list_commits(part: Part) -> list[int]:
+def list_commits(part: PulledPart) -> list[int]:
     own = part.rows.filter(pc.not_equal(part.rows["kind"], "proof"))
     return sorted(own["commit_ts"].to_pylist())
 
 
-def read_proofs(part: Part) -> dict[str, int]:
+def read_proofs(part: PulledPart) -> dict[str, int]:
     return {row["pump"]: row["commit_ts"] for row in part.rows.to_pylist() if row["kind"] == "proof"}
 
 
@@ -224,15 +224,15 @@ def test_failing_pump_stops_the_others_and_is_named() -> None:
 class Stream:
     """Stands for PumpReader."""
 
-    def __init__(self, *blocks: Block) -> None:
+    def __init__(self, *blocks: BinlogBlock) -> None:
         self._blocks = blocks
 
-    def pull_blocks(self, lo: int, hi: int) -> Iterator[Block]:
+    def pull_blocks(self, lo: int, hi: int) -> Iterator[BinlogBlock]:
         del lo, hi
         yield from self._blocks
 
 
-def batches_of(*blocks: Block) -> list[pa.RecordBatch]:
+def batches_of(*blocks: BinlogBlock) -> list[pa.RecordBatch]:
     return list(pull_batches("p", cast("PumpReader", Stream(*blocks)), 5, 20))
 
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from binlake.errors import ConflictingBinlogs
-from binlake.lake.parts import Part
+from binlake.lake.parts import TablePart
 from binlake.rows.schema import WindowDdl
 from binlake.spark_jobs.engine.engine import Keeper
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.job.decoding import DecodeAhead, Written
+from binlake.spark_jobs.job.decoding import DecodeAhead, DecodedFiles
 from binlake.spark_jobs.land.pulled import NOTHING, Pulled, PumpPart, digest_pulled
 from binlake.spark_jobs.land.pump_source import ARROW_SCHEMA
 from binlake.spark_jobs.land.stage import _refuse_conflicts, _take_decoded
@@ -129,10 +129,10 @@ def test_rows_decoded_ahead_are_deleted_unless_all_ranges_have_them(tmp_path: Pa
     binlog, mutation = tmp_path / "binlog", tmp_path / "mutation"
     mutation.mkdir()
 
-    def decode(rows: pa.Table) -> Written:
-        part = Part(f"{rows['commit_ts'][0].as_py()}.parquet", {}, 1, rows.num_rows, "{}")
+    def decode(rows: pa.Table) -> DecodedFiles:
+        part = TablePart(f"{rows['commit_ts'][0].as_py()}.parquet", {}, 1, rows.num_rows, "{}")
         (mutation / part.path).touch()
-        return Written(str(mutation), [part], 1, {}, None)
+        return DecodedFiles(str(mutation), [part], 1, {}, None)
 
     rows = pulled_rows(*(("a", "dml", ts, 0, "x", 3) for ts in range(1, 30)), ("a", "proof", 30, 0, "", 0))
     ahead = cast("DecodeAhead", decode)

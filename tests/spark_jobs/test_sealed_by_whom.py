@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.ddl.definitions import Segments
 from binlake.errors import CheckpointConflict
 from binlake.lake.paths import LakePaths
@@ -58,10 +58,10 @@ def test_convert_accepts_only_compact_results_for_its_mode_and_segments(
     window: Any = SimpleNamespace(segments=Segments(10, 20, starts))
     sealed = replace(COMPACTED, ordered=is_ordered)
     if not says:
-        convert._require_compacted(sealed, window, Target(mode=mode))
+        convert._require_compacted(sealed, window, TargetSection(mode=mode))
         return
     with pytest.raises(CheckpointConflict, match=f"has not derived this window {says}") as stopped:
-        convert._require_compacted(sealed, window, Target(mode=mode))
+        convert._require_compacted(sealed, window, TargetSection(mode=mode))
     assert stopped.value.hint == "run compact again, then convert"
 
 

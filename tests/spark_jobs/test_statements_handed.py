@@ -18,7 +18,7 @@ from binlake.ddl.definitions import LandedDdl, Segments, SegmentTable
 from binlake.errors import ImmutableWindow
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import STATEMENT
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.tables import statements as statement_module
@@ -31,7 +31,7 @@ from binlake.statements.batch import StatementBatch, compute_statement_digest
 from binlake.window.manifest import ApplyManifest
 
 BOUNDS = Bounds(1, 9)
-NOTHING = Definitions((), ())
+NOTHING = DdlSide((), ())
 LIMITS = BatchLimits(rows=5)
 
 

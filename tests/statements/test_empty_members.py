@@ -10,7 +10,7 @@ from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, key, primary, table
 
 from binlake.changes.ordered.forms import RowForms
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.feed.values import compute_member_numbers, show_members
 from binlake.repair.verify.chunks import ChunkPlan, Cuts
 from binlake.repair.verify.sqltable import SqlTable
@@ -21,7 +21,7 @@ from binlake.rows.codec.writers import parse_flat_number
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements import TableStatements, build_images_from_rows
-from binlake.target import Session
+from binlake.target import TargetSession
 
 NAMES = ("a", "", "0")
 SQL = "CREATE TABLE d.t (e ENUM('a','','0') NOT NULL, s SET('a','','0') NOT NULL, v INT, PRIMARY KEY (e, s))"
@@ -77,8 +77,8 @@ def test_target_stores_finds_and_verifies_each_value(
     images = list_images(made)
     everything = build_images_from_rows(images, ["e", "s", "v"])
     execute(empty_server, "CREATE DATABASE d CHARACTER SET utf8mb4", create)
-    target = Target(host="127.0.0.1", port=empty_server.port, user=empty_server.user, db_type=empty_server.name)
-    with contextlib.closing(Session(target)) as session:
+    target = TargetSection(host="127.0.0.1", port=empty_server.port, user=empty_server.user, db_type=empty_server.name)
+    with contextlib.closing(TargetSession(target)) as session:
         out = TableStatements(made, 0, dialect=empty_server.name, alike=True)
         for batch in out.render_writes(everything):
             for sql in batch.sql:

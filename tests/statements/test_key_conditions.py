@@ -11,7 +11,7 @@ import pytest
 from support.mariadb import MariaDb, execute
 from support.tabledefs import col, primary, table
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.repair.verify.chunks import ChunkPlan, Cuts
 from binlake.repair.verify.sqltable import SqlTable
 from binlake.rows.schema import TableDef
@@ -19,7 +19,7 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.statements import BatchLimits, PreserveStatements, TableStatements
 from binlake.statements.counts import KeyCounts
 from binlake.statements.keyconditions import KeyConditions, list_deleted_keys
-from binlake.target import Session
+from binlake.target import TargetSession
 from binlake.target.apply.presence import find_present_keys
 
 E_ACUTE, HAN, SMILE = "\u00e9", "\u4e2d", "\U0001f600"
@@ -97,7 +97,7 @@ def define(*names: str) -> tuple[TableDef, list[dict[str, str | None]]]:
     return made, [{"a": a, "b": b, "v": "1"} for a, b in pairs]
 
 
-def create(session: Session, *names: str) -> tuple[TableDef, list[dict[str, str | None]]]:
+def create(session: TargetSession, *names: str) -> tuple[TableDef, list[dict[str, str | None]]]:
     made, images = define(*names)
     columns = "".join(f"{name} {TYPES[kind].sql} NOT NULL," for name, kind in zip(("a", "b"), names, strict=False))
     keyed = ",".join(made.find_identity().columns)
@@ -110,7 +110,7 @@ def as_columns(images: Sequence[dict[str, str | None]]) -> dict[str, Any]:
     return {name: pa.array([image[name] for image in images], pa.large_string()) for name in images[0]}
 
 
-def list_misses(server: MariaDb, session: Session, *names: str, alike: bool) -> Iterator[str]:
+def list_misses(server: MariaDb, session: TargetSession, *names: str, alike: bool) -> Iterator[str]:
     """What does not find all rows of a table whose key has these types."""
     dialect = server.name
     made, images = create(session, *names)
@@ -150,10 +150,10 @@ def list_misses(server: MariaDb, session: Session, *names: str, alike: bool) -> 
 
 
 @contextlib.contextmanager
-def connect(server: MariaDb) -> Iterator[Session]:
+def connect(server: MariaDb) -> Iterator[TargetSession]:
     execute(server, "CREATE DATABASE IF NOT EXISTS d CHARACTER SET utf8mb4")
-    target = Target(host=server.host, port=server.port, user=server.user, db_type=server.name)
-    with contextlib.closing(Session(target)) as session:
+    target = TargetSection(host=server.host, port=server.port, user=server.user, db_type=server.name)
+    with contextlib.closing(TargetSession(target)) as session:
         yield session
 
 
@@ -208,7 +208,7 @@ def test_each_key_reads_one_row(names: tuple[str, str], empty_server: MariaDb) -
             session.rollback()
 
 
-def count_rows_read(session: Session, statements: Sequence[str]) -> int:
+def count_rows_read(session: TargetSession, statements: Sequence[str]) -> int:
     session.execute("FLUSH STATUS")
     for statement in statements:
         session.fetch_rows(statement)

@@ -20,7 +20,7 @@ from binlake.rules import Rules
 from binlake.statements import BatchLimits, TableStatements, build_images_from_rows
 from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.definitions.definitions import require_definitions
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.testkit.captures.capture import Capture
 
 KEYS = Path(__file__).resolve().parents[1] / "captures" / "keys"
@@ -31,7 +31,7 @@ def canonical(value: Any) -> str | None:
     return value["hex"].upper() if isinstance(value, dict) else value
 
 
-def create_tables(session: Session, jobs: list[DdlJob], dialect: Dialect) -> SchemaState:
+def create_tables(session: TargetSession, jobs: list[DdlJob], dialect: Dialect) -> SchemaState:
     """Run the DDL texts of the history and return the schema at the end."""
     logged = [WindowDdl(job.finished_ts, job.start_ts, job.id, 5, job.query) for job in jobs]
     placed = [(job.finished_ts, job) for job in jobs]
@@ -43,7 +43,7 @@ def create_tables(session: Session, jobs: list[DdlJob], dialect: Dialect) -> Sch
     return SchemaState().fold(placed)
 
 
-def fill(session: Session, table: TableDef, images: list[dict[str, str | None]], dialect: Dialect) -> None:
+def fill(session: TargetSession, table: TableDef, images: list[dict[str, str | None]], dialect: Dialect) -> None:
     out, columns = (
         TableStatements(table, 0, limits=BatchLimits(7), dialect=dialect),
         build_images_from_rows(images, [c.name for c in table.row_columns]),
@@ -56,7 +56,7 @@ def fill(session: Session, table: TableDef, images: list[dict[str, str | None]],
             assert session.fetch_rows(batch.verify_sql) == [(batch.verify_rows,)]
 
 
-def empty(session: Session, table: TableDef, images: list[dict[str, str | None]], dialect: Dialect) -> None:
+def empty(session: TargetSession, table: TableDef, images: list[dict[str, str | None]], dialect: Dialect) -> None:
     out, columns = (
         TableStatements(table, 0, limits=BatchLimits(7), dialect=dialect),
         build_images_from_rows(images, [c.name for c in table.row_columns]),
@@ -79,7 +79,7 @@ def test_rows_with_all_kinds_of_keys_round_trip(empty_server: MariaDb) -> None:
     # S0-22
     capture = Capture(KEYS)
     target = target_of(empty_server)
-    session = Session(target)
+    session = TargetSession(target)
     try:
         state = create_tables(session, [DdlJob.parse(text) for text in capture.read_job_texts()], target.db_type)
         last = list(capture.read_states())[-1]

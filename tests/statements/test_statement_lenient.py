@@ -10,7 +10,7 @@ from support.tabledefs import col, primary, table
 from support.windows import target_of
 
 from binlake.changes.net import RowEvent
-from binlake.changes.ordered import Change, ChangeKeys, Merger
+from binlake.changes.ordered import ChangeKeys, Merger, OrderedChange
 from binlake.changes.ordered.forms import RowForms
 from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef
@@ -18,7 +18,7 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.statements import BatchLimits, TableStatements, build_images_from_rows
 from binlake.statements.batch import parse_statement_table
 from binlake.statements.lenient import render_lenient
-from binlake.target import Session
+from binlake.target import TargetSession
 
 pytestmark = pytest.mark.mariadb
 
@@ -28,9 +28,9 @@ KEYLESS = table("odd", E, col("v", t.VARCHAR, flen=3), db="app")
 
 
 @pytest.fixture
-def session(server: MariaDb) -> Iterator[Session]:
+def session(server: MariaDb) -> Iterator[TargetSession]:
     execute(server, "CREATE DATABASE IF NOT EXISTS app", "DROP TABLE IF EXISTS app.odd")
-    found = Session(target_of(server))
+    found = TargetSession(target_of(server))
     yield found
     found.close()
     execute(server, "DROP TABLE IF EXISTS app.odd")
@@ -41,7 +41,7 @@ def rows(of: TableDef, *values: tuple[str | None, ...]) -> dict[str, object]:
     return build_images_from_rows([dict(zip(names, row, strict=True)) for row in values], names)
 
 
-def test_rows_of_a_table_with_a_key(session: Session) -> None:
+def test_rows_of_a_table_with_a_key(session: TargetSession) -> None:
     session.execute("CREATE TABLE app.odd (id INT PRIMARY KEY, e ENUM('a', 'b'), v VARCHAR(3))")
     images = rows(KEYED, ("1", "", "x"), ("2", "a", "y"), ("3", None, "z"))
     for plain in (False, True, False):
@@ -60,7 +60,7 @@ def test_rows_of_a_table_with_a_key(session: Session) -> None:
         session.execute(long.sql[0])
 
 
-def test_rows_of_a_table_without_a_key(session: Session) -> None:
+def test_rows_of_a_table_without_a_key(session: TargetSession) -> None:
     session.execute("CREATE TABLE app.odd (e ENUM('a', 'b'), v VARCHAR(3))")
     images = rows(KEYLESS, ("", "x"), ("a", "x"))
     for batch in TableStatements(KEYLESS, 0, dialect=dialect_of(session)).render_inserts(images, [2, 1]):
@@ -84,7 +84,9 @@ def test_empty_element_is_not_an_error_value() -> None:
 
 @pytest.mark.parametrize("multiple", [False, True])
 @pytest.mark.parametrize("safe", [False, True])
-def test_mode_ordered_continues_at_error_values(session: Session, multiple: bool, safe: bool) -> None:  # issue 13.13
+def test_mode_ordered_continues_at_error_values(
+    session: TargetSession, multiple: bool, safe: bool
+) -> None:  # issue 13.13
     session.execute("CREATE TABLE app.odd (id INT PRIMARY KEY, e ENUM('a', 'b'), v VARCHAR(3))")
     keyed, changed = (RowForms(KEYED, dialect_of(session)), ChangeKeys(KEYED, dialect_of(session))), []
     ops = [(None, ("1", "", "x")), (None, ("2", "", "y")), (None, ("3", "a", "z")),
@@ -94,7 +96,7 @@ def test_mode_ordered_continues_at_error_values(session: Session, multiple: bool
         op = "insert" if before is None else "delete" if after is None else "update"
         pair = [image and dict(zip(("id", "e", "v"), image, strict=True)) for image in (before, after)]
         event = RowEvent(number, 0, 0, op, *pair)
-        changed.append(Change(keyed[0], event, keyed[1].list_keys(event), safe))
+        changed.append(OrderedChange(keyed[0], event, keyed[1].list_keys(event), safe))
     statements = Merger(multiple, BatchLimits()).render_statements(changed)
     for statement in statements:
         assert parse_statement_table(statement.text) == ("app", "odd")
@@ -105,7 +107,7 @@ def test_mode_ordered_continues_at_error_values(session: Session, multiple: bool
     events = [RowEvent(20 + n, 0, 0, "insert", None, dict(zip(("id", "e", "v"), row, strict=True)))  # type: ignore[arg-type]
               for n, (_, row) in enumerate(long)]  # fmt: skip
     texts = [s.text for s in Merger(multiple, BatchLimits()).render_statements(
-        [Change(keyed[0], event, keyed[1].list_keys(event), safe) for event in events])]  # fmt: skip
+        [OrderedChange(keyed[0], event, keyed[1].list_keys(event), safe) for event in events])]  # fmt: skip
     assert ["sql_mode" in text for text in texts] == [True, False]
     with pytest.raises(TargetRefused):
         session.execute(texts[1])

@@ -10,7 +10,7 @@ import pytest
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, key, primary, table
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import Permanent, SchemaError
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -22,7 +22,7 @@ from binlake.statements import (
     build_images_from_rows,
     compute_statement_digest,
 )
-from binlake.target import Session
+from binlake.target import TargetSession
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -253,7 +253,7 @@ def test_json_too_deep_for_mariadbs_functions_is_stored_and_matched(empty_server
     )
     deep: list[dict[str, str | None]] = [{**HEAP_ROWS[0], "j": "[" * n + "]" * n} for n in (31, 32, 100)]
     session, out = (
-        Session(Target(db_type="mariadb", port=empty_server.port)),
+        TargetSession(TargetSection(db_type="mariadb", port=empty_server.port)),
         TableStatements(HEAP, 0, dialect=empty_server.name),
     )
     try:

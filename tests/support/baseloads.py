@@ -9,7 +9,7 @@ from support.mariadb import MariaDb
 from binlake.config import Replication
 from binlake.target import ApplyResult
 from binlake.target.base import load as loading
-from binlake.target.base.load import Base, BaseTask
+from binlake.target.base.load import BaseDump, BaseTask
 
 BASE = 463_267_587_686_400_000
 """The commit_ts of the dumps."""
@@ -24,6 +24,6 @@ def replication(server: MariaDb, **more: Any) -> Replication:
     return Replication.model_validate({**values, "target": target, **more})
 
 
-def load_base(replication: Replication, base: Base, cluster_id: int, **more: Any) -> ApplyResult:
+def load_base(replication: Replication, base: BaseDump, cluster_id: int, **more: Any) -> ApplyResult:
     """Load `base` into the target of a replication."""
     return loading.load_base(replication.require_sql_target(), BaseTask.of(replication, cluster_id), base, **more)

@@ -9,10 +9,10 @@ from uuid import UUID
 
 from binlake.mysqlbinlog.events.header import HEADER_BYTES, EventType
 from binlake.mysqlbinlog.events.transactions import GtidOrigin, TransactionReader
-from binlake.mysqlbinlog.model import Flavor, Position, SourceTransaction
+from binlake.mysqlbinlog.model import BinlogPosition, Flavor, SourceTransaction
 
 UUID_1 = UUID("11111111-2222-3333-4444-555555555555")
-START = Position("binlog.000001", 4)
+START = BinlogPosition("binlog.000001", 4)
 
 
 class Log:
@@ -74,7 +74,7 @@ class Log:
         return [self.gtid(), self.query("BEGIN"), self.table(), self.insert(value), self.xid()]
 
 
-def reader_of(flavor: Flavor = Flavor.MYSQL, start: Position = START, **options: object) -> TransactionReader:
+def reader_of(flavor: Flavor = Flavor.MYSQL, start: BinlogPosition = START, **options: object) -> TransactionReader:
     """A reader that assumes no transaction was prepared before its start."""
 
     def none_prepared(*_: object) -> tuple[()]:

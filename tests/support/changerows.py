@@ -17,16 +17,16 @@ import pyarrow as pa
 from binlake.changes.net import RowEvent, compute_net_changes
 from binlake.ddl.definitions import Cell
 from binlake.rows.codec import MUTATION_SCHEMA
-from binlake.rows.schema import Identity
+from binlake.rows.schema import RowIdentity
 
 ODD = ["", "a", "A", '"', "\\", "\n", "\x1f", "\x7f", "é", "日", "😀", "null", ",", "0", '","', "\u2028", "a" * 60]
 STARTS = (300, 600)
 END = 1000
 KEYS = (
-    Identity("primary", ("a",)),
-    Identity("unique", ("b", "a")),
-    Identity("row", ("a", "b", "c")),
-    Identity("primary", ("b",)),
+    RowIdentity("primary", ("a",)),
+    RowIdentity("unique", ("b", "a")),
+    RowIdentity("row", ("a", "b", "c")),
+    RowIdentity("primary", ("b",)),
 )
 FILLED: Mapping[str, str | None] = {"a": None, "b": 'B"', "c": "C"}
 """The values that fill columns which an older row image lacks; every image has `a`."""
@@ -43,7 +43,7 @@ class Drawn:
     tables: int = 2
     events: int = 60
     legal: bool = False
-    identities: dict[str, list[Identity]] = field(default_factory=dict)
+    identities: dict[str, list[RowIdentity]] = field(default_factory=dict)
     found: list[tuple[str, RowEvent]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class Drawn:
             (name, RowEvent(ts, start, step, op, self._drop_filled_columns(before), self._drop_filled_columns(after)))
         )
 
-    def _row(self, base: Row | None, identity: Identity) -> Row:
+    def _row(self, base: Row | None, identity: RowIdentity) -> Row:
         row: Row = {"a": self.random.choice(ODD), "b": self.random.choice(ODD), "c": self.random.choice([None, *ODD])}
         if base is not None and self.random.random() < 0.5:
             row |= {name: base[name] for name in identity.columns if name != "c"}
@@ -88,7 +88,7 @@ class Drawn:
             self.random.shuffle(kept)
         return {name: row[name] for name in kept}
 
-    def _is_key_taken(self, rows: Iterable[Row], before: Row | None, after: Row, identity: Identity) -> bool:
+    def _is_key_taken(self, rows: Iterable[Row], before: Row | None, after: Row, identity: RowIdentity) -> bool:
         own = [after[name] for name in identity.columns]
         return identity.kind != "row" and any(
             row is not before and [row[name] for name in identity.columns] == own for row in rows
@@ -116,7 +116,7 @@ class Drawn:
         wanted = set()
         for cell in self.cells():
             own = [e for name, e in self.found if name == cell.table and cell.since <= e.commit_ts < cell.until]
-            identity = Identity(cell.identity, cell.columns)  # type: ignore[arg-type]
+            identity = RowIdentity(cell.identity, cell.columns)  # type: ignore[arg-type]
             filled = dict(zip(cell.columns, cell.filled, strict=True))
             for change in compute_net_changes(own, identity, filled, strict=cell in strict):
                 place = {"db": cell.db, "table": cell.table, "segment": cell.segment}

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from binlake.lake.paths import LakePaths
-from binlake.spark_jobs.engine.blocks import FileStore, Store
+from binlake.spark_jobs.engine.blocks import FileStore, RowStore
 from binlake.spark_jobs.engine.engine import Input, Keeper, Output
 
 
@@ -46,7 +46,7 @@ class HostileEngine:
                 found[number] = result
         return [found[number] for number in range(len(inputs))]
 
-    def open_store(self, paths: LakePaths, purpose: str) -> AbstractContextManager[Store]:
+    def open_store(self, paths: LakePaths, purpose: str) -> AbstractContextManager[RowStore]:
         """As Engine: in files."""
         return FileStore.of(paths, purpose)
 

@@ -20,8 +20,8 @@ from support.killer import serve
 from binlake.cluster.pumpclient import PumpClient
 from binlake.pump_service.feeder.catalog import Catalog
 from binlake.pump_service.feeder.connection import SourceLog
-from binlake.pump_service.feeder.journal import Journal
-from binlake.pump_service.feeder.publisher import Publisher
+from binlake.pump_service.feeder.journal import FeederJournal
+from binlake.pump_service.feeder.publisher import SourcePublisher
 from binlake.pump_service.feeder.registration import Registration
 from binlake.pump_service.feeder.service import Feeder
 from binlake.pump_service.feeder.settings import read_settings
@@ -29,12 +29,12 @@ from binlake.pump_service.feeder.snapshot.chunkwriter import ChunkWriter
 
 CALLS: dict[str, tuple[type, str]] = {
     "prewrites": (PumpClient, "write_prewrites"),
-    "outcome": (Journal, "commit"),
+    "outcome": (FeederJournal, "commit"),
     "commit": (PumpClient, "send_commit"),
-    "stored": (Publisher, "on_stored"),
+    "stored": (SourcePublisher, "on_stored"),
     "follow": (Catalog, "follow"),
     "read": (SourceLog, "read"),
-    "resend": (Publisher, "resend_commits"),
+    "resend": (SourcePublisher, "resend_commits"),
     "register": (Registration, "begin"),
 }
 STEPS = [f"{when} {call}" for call in CALLS for when in ("before", "after")]

@@ -16,7 +16,7 @@ from support.mariadb import MariaDb, rows
 from support.promptpumps import PromptPump, settle, start_pump
 
 from binlake.base.tomltext import to_toml_sections
-from binlake.cluster.placement import EtcdClient, PdClient, Registry
+from binlake.cluster.placement import EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import PumpReader
 from binlake.config.model import Replication
 from binlake.mysqlbinlog.gtid import MySqlGtidSet
@@ -58,7 +58,7 @@ class FedCluster:
         self.driver = PlacementDriver(folder / "pd", port=self._pd_port).start()
         self._stack.callback(lambda: self.driver.stop())
         self.pd = self._stack.enter_context(closing(PdClient([self.driver.url])))
-        self.registry = Registry(self._stack.enter_context(closing(EtcdClient([self.driver.url]))))
+        self.registry = NodeRegistry(self._stack.enter_context(closing(EtcdClient([self.driver.url]))))
         self.pumps: dict[str, PromptPump] = {}
         for number in range(1, pumps + 1):
             self.start_pump(f"pump{number}")

@@ -12,7 +12,7 @@ from binlake.feed.files.publisher import Read
 from binlake.feed.files.versions import TableVersion
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import MESSAGE_SCHEMA
-from binlake.feed.position import Position
+from binlake.feed.position import ChangePosition
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def window_of(lo: int, hi: int, changes: Sequence[Change], parts: int = 1) -> tu
         "demo", "files", commit_ts(lo), commit_ts(hi), len(own), 0, f"{own}", {}, "", tables
     )  # fmt: skip
 
-    def read(after: Position | None) -> Iterator[pa.Table]:
+    def read(after: ChangePosition | None) -> Iterator[pa.Table]:
         left = [change for change in own if after is None or change.commit_ts > after.commit_ts]
         size = -(-len(left) // parts) or 1
         for start in range(0, len(left), size):

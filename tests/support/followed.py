@@ -15,7 +15,7 @@ from binlake.base.dialects import Dialect
 from binlake.base.sqllink import show_bytes_too
 from binlake.ddl.ddls import plan_ddls
 from binlake.dialect import map_ddl
-from binlake.mysqlbinlog.definitions.changes import SchemaChange
+from binlake.mysqlbinlog.definitions.changes import DefinitionChange
 from binlake.mysqlbinlog.definitions.descriptions import (
     SESSION,
     DatabaseDescription,
@@ -25,7 +25,7 @@ from binlake.mysqlbinlog.definitions.descriptions import (
     describe_table,
     list_tables,
 )
-from binlake.mysqlbinlog.model import Flavor, Session, Statement
+from binlake.mysqlbinlog.model import Flavor, LoggedSession, LoggedStatement
 from binlake.pump_service.feeder.catalog import Catalog, SourceNames
 from binlake.pump_service.feeder.tracker import ScratchServer
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
@@ -59,7 +59,7 @@ class Followed:
         self.flavor, self.server, self.source = flavor, server, source
         self.names = SourceNames(source, flavor, lambda db: COPY + db, ignores)
         self.jobs: list[dict[str, Any]] = []
-        self.changes: list[SchemaChange] = []
+        self.changes: list[DefinitionChange] = []
         self._tracker = ScratchServer(source, flavor, {"host": server.host, "port": server.port, "user": server.user})
         self.catalog = self.restarted()
         self._own = server.connect(cursorclass=DictCursor)
@@ -88,13 +88,13 @@ class Followed:
                 cursor.execute(text)
             self.follow(text, db, self._session())
 
-    def follow(self, text: str, db: str = "shop", session: Session | None = None) -> list[SchemaChange]:
+    def follow(self, text: str, db: str = "shop", session: LoggedSession | None = None) -> list[DefinitionChange]:
         """Follow a logged statement with the catalog, execute the result at the target, and return it."""
-        changes = self.catalog.follow(self.source, Statement(db, text, session or Session()))
+        changes = self.catalog.follow(self.source, LoggedStatement(db, text, session or LoggedSession()))
         self.publish(changes)
         return changes
 
-    def adopt(self) -> list[SchemaChange]:
+    def adopt(self) -> list[DefinitionChange]:
         """Adopt the first definitions: everything that the source has."""
         names = [db for db in self._databases() if not db.startswith((COPY, "binlake_", "tidb_"))]
         found = [self.described_database(name) for name in names]
@@ -102,7 +102,7 @@ class Followed:
         self.publish(changes)
         return changes
 
-    def publish(self, changes: Sequence[SchemaChange]) -> None:
+    def publish(self, changes: Sequence[DefinitionChange]) -> None:
         """Plan, map and execute the changes of one statement, as land, merge and convert would.
 
         As from the feeder, all are submitted before the first commits, and finished after the last has.
@@ -148,7 +148,7 @@ class Followed:
         if db in self._databases():
             self._own.select_db(db)
 
-    def _session(self) -> Session:
+    def _session(self) -> LoggedSession:
         """The session variables that the log would record for the last statement."""
         with self._own.cursor() as cursor:
             cursor.execute("SELECT @@sql_mode AS mode, @@time_zone AS zone, @@explicit_defaults_for_timestamp AS e")
@@ -158,7 +158,7 @@ class Followed:
                 sql = "SELECT id FROM information_schema.COLLATIONS WHERE COLLATION_NAME = @@collation_"
                 cursor.execute(sql + name)
                 ids[f"{name}_collation"] = next(iter(cursor.fetchall()))["id"]
-        return Session(
+        return LoggedSession(
             sql_mode=sum(_MODES[name] for name in row["mode"].split(",") if name),
             connection_collation=ids["connection_collation"],
             server_collation=ids["server_collation"],

@@ -13,12 +13,12 @@ from urllib.parse import parse_qs, urlsplit
 from support.promptpumps import PromptPump, settle, start_pump
 from support.workload import Workload
 
-from binlake.cluster.placement import EtcdClient, PdClient, Registry
+from binlake.cluster.placement import EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import PumpClient
 from binlake.config.model import Replication
 from binlake.pump_service.pd import PlacementDriver
 from binlake.pump_service.pump.server import PumpServer
-from binlake.pump_service.statusport.answers import History
+from binlake.pump_service.statusport.answers import StatusJobs
 from binlake.wire import binlog_pb2 as pb
 
 
@@ -30,7 +30,7 @@ class LiveSource:
         self.driver = PlacementDriver(folder / "pd", cluster_id=6791641053252586769).start()
         self.pd = PdClient([self.driver.url])
         self._etcd = EtcdClient([self.driver.url])
-        self.registry = Registry(self._etcd)
+        self.registry = NodeRegistry(self._etcd)
         self.pumps: dict[str, PromptPump] = {}
         for number in range(1, pumps + 1):
             self.start_pump(f"pump{number}")
@@ -108,7 +108,7 @@ def _status_handler(workload: Workload, pd: PdClient) -> type[BaseHTTPRequestHan
             parts = urlsplit(self.path)
             query = {name: int(values[-1]) for name, values in parse_qs(parts.query).items()}
             if parts.path == "/ddl/history":
-                finished = History(workload.jobs).list_finished_jobs(
+                finished = StatusJobs(workload.jobs).list_finished_jobs(
                     pd.fetch_ts(), query.get("start_job_id", 0), query.get("limit", 0)
                 )
                 body = json.dumps(finished)

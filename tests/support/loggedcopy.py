@@ -13,7 +13,7 @@ from support.followed import COPY, Followed
 from support.mariadb import MariaDb
 from support.sourcelog import end_of, transactions_until_now
 
-from binlake.changes.ordered.forms import RowForms, Statement
+from binlake.changes.ordered.forms import OrderedStatement, RowForms
 from binlake.mysqlbinlog.model import Flavor, SourceTransaction, TableMap
 from binlake.mysqlbinlog.rowimage import encode_transactions
 from binlake.rows.codec import RowChange, decode_transaction
@@ -102,7 +102,7 @@ class LoggedCopy(Followed):
             assert cursor.execute(statement.text) == statement.expect, statement.text
 
 
-def _statement(forms: RowForms, change: RowChange) -> Statement:
+def _statement(forms: RowForms, change: RowChange) -> OrderedStatement:
     if change.before is None:
         assert change.after is not None
         return forms.insert(change.after)

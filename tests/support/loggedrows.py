@@ -12,7 +12,7 @@ from support.windows import target_of
 
 from binlake.mysqlbinlog.model import RowsEvent
 from binlake.rows.schema import DbInfo, TableDef
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 
 def events_of(server: MariaDb, statements: Sequence[str]) -> list[RowsEvent]:
@@ -27,7 +27,7 @@ def events_of(server: MariaDb, statements: Sequence[str]) -> list[RowsEvent]:
 
 def definition_of(server: MariaDb, db: str, table: str, **changed: Any) -> TableDef:
     """The definition of a table on a server; `changed`: fields of its TableInfo to replace."""
-    session = Session(target_of(server))
+    session = TargetSession(target_of(server))
     try:
         info = table_info_of(session, (db, table), "mysql" if server.name == "mysql" else "mariadb")
     finally:

@@ -13,7 +13,7 @@ from typing import Any
 from support.memory_disk import memory_disk
 
 from binlake.base.dialects import Dialect
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from deploy.local.mariadb import MariaDb
 from deploy.local.mysql import MySql
 from deploy.setup.common import LOCAL, hold_install_lock, stage_folder
@@ -81,7 +81,7 @@ def rows(server: MariaDb, query: str, arguments: Sequence[object] = ()) -> list[
         connection.close()
 
 
-def dialect_of(session: Session) -> Dialect:
+def dialect_of(session: TargetSession) -> Dialect:
     """The dialect of a session's server."""
     return "mariadb" if "MariaDB" in session.fetch_value("SELECT VERSION()") else "mysql"
 

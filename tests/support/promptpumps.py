@@ -10,7 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from binlake.cluster.placement import Registry
+from binlake.cluster.placement import NodeRegistry
 from binlake.pump_service.pump.config import PumpConfig
 from binlake.pump_service.pump.server import PumpServer
 
@@ -38,7 +38,7 @@ def start_pump(pd_url: str, folder: Path, node_id: str, **more: Any) -> PromptPu
     return pump
 
 
-def settle(pumps: Collection[PromptPump], registry: Registry, ts: int) -> int:
+def settle(pumps: Collection[PromptPump], registry: NodeRegistry, ts: int) -> int:
     """Return `ts` when every online pump's registered watermark has passed it; `pumps` are made to advance theirs."""
     deadline = time.monotonic() + _WAIT_S
     while any(pump.max_commit_ts < ts for pump in registry.list_pumps() if pump.state == "online"):

@@ -17,20 +17,20 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from binlake.config import Replication
 from binlake.errors import Transient
-from binlake.feed.kafka import Publisher
+from binlake.feed.kafka import KafkaPublisher
 from binlake.feed.schemaids import SchemaIds
 from binlake.lake.windowlog import WindowLog
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.publish import stage as publish
 
 STEPS: dict[str, tuple[type[Any], str, bool]] = {
-    "fenced the former one": (Publisher, "_read_position", False),
-    "read the position": (Publisher, "_read_position", True),
+    "fenced the former one": (KafkaPublisher, "_read_position", False),
+    "read the position": (KafkaPublisher, "_read_position", True),
     "asked the registry": (SchemaIds, "add_headers", True),
-    "began a transaction": (Publisher, "_send", False),
-    "queued the messages": (Publisher, "_send", True),
-    "delivered the messages": (Publisher, "_flush", True),
-    "committed": (Publisher, "_commit", True),
+    "began a transaction": (KafkaPublisher, "_send", False),
+    "queued the messages": (KafkaPublisher, "_send", True),
+    "delivered the messages": (KafkaPublisher, "_flush", True),
+    "committed": (KafkaPublisher, "_commit", True),
     "before the record": (WindowLog, "record_together", False),
     "recorded": (WindowLog, "record_together", True),
 }

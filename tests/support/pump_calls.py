@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 from binlake.errors import BinlakeError
-from binlake.pump_service.pump.pull import Reader, catch_up
+from binlake.pump_service.pump.pull import StreamReader, catch_up
 from binlake.pump_service.pump.service import PumpService
-from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.storage import PumpStorage
 from binlake.pump_service.pump.transaction_batch import Transaction
 
 _LOOK_S = 1.0  # how long a pull sleeps at most before it asks `give_up` again
@@ -31,10 +31,10 @@ def write_binlog(service: PumpService, cluster_id: int, payload: bytes) -> Futur
     return stored if payload else None
 
 
-def pull(storage: Storage, after_ts: int, give_up: Callable[[], bool]) -> Iterator[Transaction]:
+def pull(storage: PumpStorage, after_ts: int, give_up: Callable[[], bool]) -> Iterator[Transaction]:
     """Yield every transaction and fake with commit_ts > `after_ts`, as soon as the watermark covers it; endless.
 
-    Ends when `give_up()` is true (`Storage.wake` makes it check at once). Raises what `catch_up` raises.
+    Ends when `give_up()` is true (`PumpStorage.wake` makes it check at once). Raises what `catch_up` raises.
     """
     for batch in pull_batches(storage, after_ts, give_up):
         for transaction in batch:
@@ -44,9 +44,9 @@ def pull(storage: Storage, after_ts: int, give_up: Callable[[], bool]) -> Iterat
         del batch, transaction  # Release them before waiting: they may be large, and the next ones may take long.
 
 
-def pull_batches(storage: Storage, after_ts: int, give_up: Callable[[], bool]) -> Iterator[list[Transaction]]:
+def pull_batches(storage: PumpStorage, after_ts: int, give_up: Callable[[], bool]) -> Iterator[list[Transaction]]:
     """As `pull`, but in batches of some MiB; yields everything before an error, then raises it."""
-    reader, last = Reader(storage), after_ts
+    reader, last = StreamReader(storage), after_ts
     while not give_up():
         for read_to, found in catch_up(reader, last, give_up):
             last = read_to

@@ -11,14 +11,14 @@ from support.mariadb import MariaDb
 
 from binlake.base.filestore import LocalStore
 from binlake.binlogfile.framing import read_records
-from binlake.binlogfile.index import PATH, Index, IndexedFile, compute_checksum, read_index
+from binlake.binlogfile.index import PATH, BinlogIndex, IndexedFile, compute_checksum, read_index
 from binlake.binlogfile.names import select_binlog_files
 from binlake.binlogfile.reading import parse_item
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.extras.reparo.restore import Restored, restore
 from binlake.extras.reparo.settings import ReparoSettings
 from binlake.rules import Rules
-from binlake.target import Hook, Session
+from binlake.target import Hook, TargetSession
 from binlake.testkit.captures import compare_state, connect
 from binlake.testkit.captures.capture import Capture, StateAt
 from binlake.testkit.captures.state import Comparison
@@ -48,7 +48,7 @@ def write_index(folder: Path, lo: int) -> None:
         found.append(
             IndexedFile(file.name, stamps[0], stamps[-1], len(content), len(stamps), compute_checksum(content))
         )
-    store.put(PATH, Index("r.f", lo, found[-1].last, tuple(found)).to_json())
+    store.put(PATH, BinlogIndex("r.f", lo, found[-1].last, tuple(found)).to_json())
 
 
 def drop_files_before(folder: Path, ts: int) -> None:
@@ -67,9 +67,9 @@ def drop_files_before(folder: Path, ts: int) -> None:
 def load_base(capture: Capture, server: MariaDb, commit_ts: int) -> None:
     """Fill an empty server with the source as of `commit_ts`, by the pipeline's functions instead of files."""
     log = read_log(capture)
-    target = Target(db_type=server.name, host=server.host, port=server.port, user=server.user)
+    target = TargetSection(db_type=server.name, host=server.host, port=server.port, user=server.user)
     hands = plan_handwork(plan_ddl(log), capture.read_states(), find_tables_in_doubt(log))
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         replay = DirectReplay(
             log,
             session,

@@ -9,7 +9,7 @@ from support.tabledefs import col, key, primary, table
 
 from binlake.changes.net import RowEvent
 from binlake.changes.net.event import Op
-from binlake.changes.ordered import Change, ChangeKeys, OrderedPlan, PlanOptions
+from binlake.changes.ordered import ChangeKeys, OrderedChange, OrderedPlan, PlanOptions
 from binlake.changes.ordered.forms import RowForms
 from binlake.rows.schema import TableDef
 from binlake.statements import StatementBatch
@@ -76,5 +76,5 @@ def plan(events: Sequence[tuple[TableDef, RowEvent]], options: PlanOptions, safe
     found: list[StatementBatch] = []
     for definition, event in events:
         writes, keys = forms[id(definition)]
-        found.extend(made.add(Change(writes, event, keys.list_keys(event), safe)))
+        found.extend(made.add(OrderedChange(writes, event, keys.list_keys(event), safe)))
     return [*found, *made.flush()]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from binlake.base.filestore import LocalStore
-from binlake.binlogfile.index import Index, read_index
+from binlake.binlogfile.index import BinlogIndex, read_index
 from binlake.config.protocols import PbOptions
-from binlake.config.storage import Storage
+from binlake.config.storage import StorageSection
 from binlake.ddl.ddls import build_window_schemas, plan_ddls
 from binlake.ddl.definitions import Segments, WindowDefinitions
 from binlake.extras.protocols.pbbinlog import PbBinlogFormat
@@ -26,10 +26,12 @@ from binlake.testkit.captures.capture import Capture
 from deploy.local.commitlog import RULES, read_log
 
 
-def write_by_sink(folder: Path, capture: Capture, size: int = 1 << 15) -> Index:
+def write_by_sink(folder: Path, capture: Capture, size: int = 1 << 15) -> BinlogIndex:
     """Write the whole capture in files of about `size` bytes."""
     store = LocalStore(folder)
-    with BinlogPublisher(Storage("file", str(folder), file_size=size), "capture.files", store=store) as publisher:
+    with BinlogPublisher(
+        StorageSection("file", str(folder), file_size=size), "capture.files", store=store
+    ) as publisher:
         for lo, hi, messages in _windows(capture):
             manifest = EncodeManifest("capture", "files", lo, hi, messages.num_rows, 0, "")
             publisher.publish_window(manifest, lambda _, own=messages: iter([own]))  # type: ignore[misc]

@@ -10,9 +10,9 @@ from support.mariadb import MariaDb, MySql
 from binlake.mysqlbinlog.model import Flavor
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.pump_service.feeder.snapshot import structures
-from binlake.pump_service.feeder.snapshot.opening import Snapshot, open_snapshot
-from binlake.pump_service.feeder.snapshot.progress import Progress
-from binlake.pump_service.feeder.snapshot.reading import CHUNK_ROWS, MOST_ROWS, Form, SnapshotReader, SourceTable
+from binlake.pump_service.feeder.snapshot.opening import SourceSnapshots, open_snapshot
+from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
+from binlake.pump_service.feeder.snapshot.reading import CHUNK_ROWS, MOST_ROWS, Form, SnapshotReader, SnapshotTable
 from binlake.rows.codec import decode_transaction, encode_commit_binlog
 from binlake.rows.schema import TableDef
 
@@ -20,22 +20,27 @@ FORM: Form = "rows"
 """The form of the values that `reader_of` reads."""
 
 
-def opened(server: MariaDb, sessions: int = 3, tables: Sequence[Name] = ()) -> Snapshot:
+def opened(server: MariaDb, sessions: int = 3, tables: Sequence[Name] = ()) -> SourceSnapshots:
     """A snapshot of a server of either family."""
     flavor = Flavor.MYSQL if isinstance(server, MySql) else Flavor.MARIADB
     return open_snapshot(server.connect, flavor, sessions, tables)
 
 
 def reader_of(
-    server: MariaDb, snapshot: Snapshot, table: TableDef, *, chunk_rows: int = CHUNK_ROWS, most_rows: int = MOST_ROWS
-) -> tuple[SnapshotReader, Progress]:
+    server: MariaDb,
+    snapshot: SourceSnapshots,
+    table: TableDef,
+    *,
+    chunk_rows: int = CHUNK_ROWS,
+    most_rows: int = MOST_ROWS,
+) -> tuple[SnapshotReader, SnapshotProgress]:
     """A reader of one table with its current structure, and the reader's progress."""
     name = (table.db, table.name)
     with server.connect() as link:
         text = structures.read_create_text(link, name)
     assert text is not None
-    progress = Progress.of({name: 1}, [name])
-    tables = [SourceTable(name, table, text)]
+    progress = SnapshotProgress.of({name: 1}, [name])
+    tables = [SnapshotTable(name, table, text)]
     reader = SnapshotReader(snapshot, tables, 7, progress, chunk_rows=chunk_rows, most_rows=most_rows, form=FORM)
     return reader, progress
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.mariadb import MariaDb
 
-from binlake.mysqlbinlog.model import Position, SourceTransaction
+from binlake.mysqlbinlog.model import BinlogPosition, SourceTransaction
 from binlake.pump_service.feeder.connection import open_log
 from binlake.pump_service.feeder.server import connect, read_log_end
 from binlake.pump_service.feeder.settings import SourceFile
@@ -20,7 +20,7 @@ def source_of(*servers: MariaDb, **settings: object) -> SourceFile:
     return SourceFile.model_validate({**own, **settings})
 
 
-def end_of(server: MariaDb) -> Position:
+def end_of(server: MariaDb) -> BinlogPosition:
     """The position at which the server's log ends."""
     link = connect(source_of(server))
     try:
@@ -30,7 +30,7 @@ def end_of(server: MariaDb) -> Position:
 
 
 def transactions_until_now(
-    server: MariaDb, since: Position, *, end: Position | None = None, **settings: object
+    server: MariaDb, since: BinlogPosition, *, end: BinlogPosition | None = None, **settings: object
 ) -> list[SourceTransaction]:
     """The transactions after `since` up to `end`, by default the log's current end."""
     end = end or end_of(server)
@@ -46,6 +46,6 @@ def transactions_until_now(
     return taken
 
 
-def _place(position: Position) -> tuple[str, ...]:
+def _place(position: BinlogPosition) -> tuple[str, ...]:
     # After the last transaction, the log may have events that belong to none; GTID sets do not change with them.
     return (position.gtids,) if position.gtids else (position.file, str(position.offset))

@@ -12,7 +12,7 @@ from binlake.base.dialects import Dialect
 from binlake.errors import SchemaError
 from binlake.rows.schema import mysqltypes as t
 from binlake.target.definitions.forms import Name
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 Json = dict[str, Any]
 
@@ -33,7 +33,7 @@ _COLUMNS = (
 )
 
 
-def table_info_of(session: Session, name: Name, dialect: Dialect = "mariadb") -> Json | None:
+def table_info_of(session: TargetSession, name: Name, dialect: Dialect = "mariadb") -> Json | None:
     """The TableInfo of a table on the target, with id 0; None if the table does not exist."""
     json_columns = _json_columns(session, name) if dialect == "mariadb" else frozenset()
     columns = [
@@ -53,7 +53,7 @@ def table_info_of(session: Session, name: Name, dialect: Dialect = "mariadb") ->
     }  # fmt: skip
 
 
-def _json_columns(session: Session, name: Name) -> frozenset[str]:
+def _json_columns(session: TargetSession, name: Name) -> frozenset[str]:
     """The JSON columns; MariaDB's JSON is a LONGTEXT that is recognized by its check."""
     rows = session.fetch_rows(
         "SELECT CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS"
@@ -116,7 +116,7 @@ def _elements(full: str) -> list[str]:
     return [part.replace("''", "'").replace("\\\\", "\\") for part in re.findall(r"'((?:[^']|'')*)'", full)]
 
 
-def _indexes(session: Session, name: Name, columns: list[Json]) -> list[Json]:
+def _indexes(session: TargetSession, name: Name, columns: list[Json]) -> list[Json]:
     rows = session.fetch_rows(
         "SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS"
         " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY INDEX_NAME, SEQ_IN_INDEX",

@@ -35,7 +35,7 @@ from binlake.rows.codec import MutationBatch
 from binlake.rows.schema import DdlJob, SchemaState, TableDef, WindowDdl
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules import Rules
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.target.session.tables import create_tables
 from binlake.window.derived import Merged, MergeManifest
 from binlake.window.manifest import WindowManifest
@@ -193,7 +193,7 @@ def put(server: MariaDb, table: TableDef, rows: Sequence[Row]) -> None:
 
 def set_checkpoint(server: MariaDb, ts: int, *, consistent: bool = True, task: str = "demo") -> None:
     """Write the target's checkpoint row and its owner."""
-    session = Session(target_of(server))
+    session = TargetSession(target_of(server))
     create_tables(session, "tidb_binlog")
     session.close()
     told = f'{{"consistent":{str(consistent).lower()},"commitTS":{ts},"ts-map":{{}}}}'

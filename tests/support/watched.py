@@ -9,7 +9,7 @@ from support.tinylake import set_checkpoint
 
 from binlake.config import Replication
 from binlake.extras.validation import ValidationResult, validate
-from binlake.extras.validation.ledger import Ledger
+from binlake.extras.validation.ledger import ValidationLedger
 from binlake.lake.windowlog import WindowLog
 
 
@@ -51,4 +51,4 @@ class Watched:
         set_checkpoint(self.shop.server, self.lake.hi)
 
     def errors(self) -> list[tuple[str, str, str, str]]:
-        return [(one.status, one.table, one.key, one.kind) for one in Ledger(self.lake.paths).list_entries()]
+        return [(one.status, one.table, one.key, one.kind) for one in ValidationLedger(self.lake.paths).list_entries()]

@@ -18,11 +18,11 @@ from typing import Literal
 from support.children import start_child
 from support.mariadb import MariaDb
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import TargetUnavailable
 from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, compute_statement_digest
 from binlake.statements.digests import compute_digest_of_index, convert_batch_to_row
-from binlake.target import ApplyResult, Expected, SegmentPlan, Session, WriteAhead, apply_window
+from binlake.target import ApplyResult, ExpectedState, SegmentPlan, TargetSession, WriteAhead, apply_window
 from binlake.target.apply import ordered
 from binlake.target.definitions.definitions import read_definitions
 from binlake.target.session.stopping import StopFlag
@@ -51,7 +51,7 @@ class Window:
         commit_ts: int,
         sql: str | tuple[str, ...],
         touched: Sequence[tuple[str, str]],
-        after: Expected | None = None,
+        after: ExpectedState | None = None,
         *,
         repeatable: bool = True,
         db: str = "app",
@@ -114,11 +114,11 @@ class Window:
         )
         return self
 
-    def into(self, target: Target, *names: tuple[str, str]) -> Window:
+    def into(self, target: TargetSection, *names: tuple[str, str]) -> Window:
         """Set the tables `names`, as they are on the target now, as those that get rows in the last segment."""
-        with closing(Session(target)) as session:
+        with closing(TargetSession(target)) as session:
             forms = read_definitions(session, names, target.db_type).tables
-        self.plans[-1] = replace(self.plans[-1], expected=Expected(tables=forms))
+        self.plans[-1] = replace(self.plans[-1], expected=ExpectedState(tables=forms))
         return self
 
     def list_segments(self) -> list[SegmentPlan]:
@@ -169,20 +169,20 @@ def _batch(
     return StatementBatch(segment, phase, number, db, table, kind, sql, (expect,), *verify, rows, digest)
 
 
-def target_of(server: MariaDb, **changes: object) -> Target:
+def target_of(server: MariaDb, **changes: object) -> TargetSection:
     """The [target] section of a test server."""
     values = {"host": server.host, "port": server.port, "user": server.user, "db_type": server.name, "lease_s": 30}
-    return Target(**{**values, **changes})
+    return TargetSection(**{**values, **changes})
 
 
 def apply(
-    target: Target, window: Window, hook: Callable[[str], None] | None = None, relay: WriteAhead | None = None
+    target: TargetSection, window: Window, hook: Callable[[str], None] | None = None, relay: WriteAhead | None = None
 ) -> ApplyResult:
     """`apply_window` of a test window."""
     return apply_window(target, window.manifest(), window, hook=hook, relay=relay)
 
 
-def apply_in_runs(target: Target, window: Callable[[], Window]) -> None:
+def apply_in_runs(target: TargetSection, window: Callable[[], Window]) -> None:
     """Run `apply` up to three times, because a run does not repeat every step that may lose its connection."""
     for _ in range(3):
         with contextlib.suppress(TargetUnavailable):
@@ -215,18 +215,18 @@ def _signal(which: signal.Signals) -> None:
 
 
 def apply_in_child(
-    target: Target, window: Window, hook: Callable[[str], None] | None = None, relay: WriteAhead | None = None
+    target: TargetSection, window: Window, hook: Callable[[str], None] | None = None, relay: WriteAhead | None = None
 ) -> int:
     """Start `apply` in a child process; return its pid."""
     return start_child(apply, target, window, hook, relay)
 
 
-def apply_ordered_in_child(target: Target, window: Window, hook: Callable[[str], None]) -> int:
+def apply_ordered_in_child(target: TargetSection, window: Window, hook: Callable[[str], None]) -> int:
     """The same in mode ordered, with a checkpoint that moves as often as possible."""
     return start_child(_apply_ordered, target, window, hook)
 
 
-def _apply_ordered(target: Target, window: Window, hook: Callable[[str], None]) -> None:
+def _apply_ordered(target: TargetSection, window: Window, hook: Callable[[str], None]) -> None:
     ordered.CHECKPOINT_S = 0.0
     apply(target, window, hook)
 

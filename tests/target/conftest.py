@@ -13,13 +13,13 @@ from support.children import end_children
 from support.mariadb import MariaDb, execute
 from support.windows import target_of
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 
 pytest_generate_tests, server, empty_server = servers.pytest_generate_tests, servers.server, servers.empty_server
 
 
 @pytest.fixture
-def target(server: MariaDb) -> Iterator[Target]:
+def target(server: MariaDb) -> Iterator[TargetSection]:
     """The session's server with the empty tables app.t(id, v) and app.log(line), which has no key; no checkpoint."""
     server.end_sessions()
     execute(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 from binlake.window.incidents import describe_incidents, find_new_incidents
-from binlake.window.plan import Counters, Member
+from binlake.window.plan import Member, PumpCounters
 
 
 def member(node: str, uuid: str = "u", late: int = 0, early: int = 0) -> Member:
-    return Member(node, "h:1", "online", 9, uuid, counters=Counters(late, early, 5))
+    return Member(node, "h:1", "online", 9, uuid, counters=PumpCounters(late, early, 5))
 
 
 def event(**pumps: object) -> dict[str, str]:
@@ -47,7 +47,7 @@ def test_count_restarts_with_the_pump_and_another_disk_is_another_pump() -> None
 
 def test_abandoned_transactions_are_reported_once_by_commit_ts() -> None:
     def member_that_lost(*lost: int) -> Member:
-        return Member("p1", "h:1", "online", 9, "u", counters=Counters(lost_commit_ts=lost))
+        return Member("p1", "h:1", "online", 9, "u", counters=PumpCounters(lost_commit_ts=lost))
 
     found = find_new_incidents([member_that_lost(150)], [])
     assert found["p1"]["lost_commit_ts"] == ["150"]

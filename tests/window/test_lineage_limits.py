@@ -8,13 +8,21 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from binlake.window.lineage import LINEAGE, MOST_COLUMNS, MOST_TABLES, LineageTable, Table, build_lineage, limit_tables
+from binlake.window.lineage import (
+    LINEAGE,
+    MOST_COLUMNS,
+    MOST_TABLES,
+    KnownTable,
+    LineageTable,
+    build_lineage,
+    limit_tables,
+)
 
 
 def wide(table: str, columns: int, sources: int = 1) -> LineageTable:
     found = tuple((f"c{n}", "bigint unsigned") for n in range(columns))
-    origins = tuple(Table(f"s{n}", table, found) for n in range(sources))
-    return LineageTable(Table("shop", table, found), tuple(name for name, _ in found), origins)
+    origins = tuple(KnownTable(f"s{n}", table, found) for n in range(sources))
+    return LineageTable(KnownTable("shop", table, found), tuple(name for name, _ in found), origins)
 
 
 def test_lineage_survives_json() -> None:

@@ -13,14 +13,14 @@ from types import SimpleNamespace
 import pytest
 
 from binlake import tso
-from binlake.cluster.placement import ClockClient, EtcdClient, NodeStatus, PdClient, Registry
+from binlake.cluster.placement import ClockClient, EtcdClient, NodeRegistry, NodeStatus, PdClient
 from binlake.cluster.pumpclient import PumpClient, PumpReader
 from binlake.pump_service.pd import PlacementDriver
 from binlake.pump_service.pump.config import PumpConfig
 from binlake.pump_service.pump.server import PumpServer
 from binlake.spark_jobs.plan.stage import MeasuredClock, _propose
 from binlake.window.membership import Probe, gather_members
-from binlake.window.plan import Plan, propose_window
+from binlake.window.plan import WindowPlan, propose_window
 from binlake.wire import build
 
 
@@ -32,7 +32,7 @@ def ts(position: float) -> int:
 class Only:
     """A watcher that knows one pump, so that all writes go to it."""
 
-    def __init__(self, registry: Registry, node_id: str) -> None:
+    def __init__(self, registry: NodeRegistry, node_id: str) -> None:
         self._registry, self._node_id = registry, node_id
         self._ended = threading.Event()
 
@@ -68,7 +68,7 @@ class Race:
         urls = [self.driver.url]
         self.clock = self.stack.enter_context(closing(ClockClient(urls)))
         self.pd = self.stack.enter_context(closing(PdClient(urls)))
-        self.registry = Registry(self.stack.enter_context(closing(EtcdClient(urls))))
+        self.registry = NodeRegistry(self.stack.enter_context(closing(EtcdClient(urls))))
 
     def join(self, name: str) -> None:
         # The test itself writes fakes, because the article's example depends on each pump's watermark.
@@ -109,7 +109,7 @@ class Race:
         info = PumpReader(host, self.driver.cluster_id).read_info()
         return Probe(info.store_uuid, info.max_commit_ts, info.gc_ts)
 
-    def land(self, plan: Plan) -> list[int]:
+    def land(self, plan: WindowPlan) -> list[int]:
         """Pull the planned window from its members; return the positions in commit order."""
         found: list[int] = []
         for member in plan.members:
@@ -120,10 +120,10 @@ class Race:
         return [tso.extract_physical(commit) // 1000 for commit in sorted(found)]
 
 
-Planner = Callable[[Race, Callable[[], None], int | None], Plan]
+Planner = Callable[[Race, Callable[[], None], int | None], WindowPlan]
 
 
-def tso_then_members(race: Race, between: Callable[[], None], stop: int | None = None) -> Plan:
+def tso_then_members(race: Race, between: Callable[[], None], stop: int | None = None) -> WindowPlan:
     """The window protocol (DESIGN 3.3)."""
     now = race.pd.fetch_ts()
     between()
@@ -131,7 +131,7 @@ def tso_then_members(race: Race, between: Callable[[], None], stop: int | None =
     return propose_window(lo=race.lo, tso=now, members=members, stop_points=() if stop is None else (stop,))
 
 
-def members_then_tso(race: Race, between: Callable[[], None], stop: int | None = None) -> Plan:
+def members_then_tso(race: Race, between: Callable[[], None], stop: int | None = None) -> WindowPlan:
     """The mutant: the members are listed before the TSO that limits the window is fetched."""
     pumps = race.registry.list_pumps()
     between()
@@ -141,7 +141,7 @@ def members_then_tso(race: Race, between: Callable[[], None], stop: int | None =
     )
 
 
-def the_stage(race: Race, between: Callable[[], None], stop: int | None = None) -> Plan:
+def the_stage(race: Race, between: Callable[[], None], stop: int | None = None) -> WindowPlan:
     """The steps of the stage `plan`; `between` runs right after its first request, whatever that is."""
     events = [between]
 

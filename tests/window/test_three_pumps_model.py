@@ -15,9 +15,9 @@ import pytest
 
 from binlake.cluster.node import NodeStatus
 from binlake.pump_service.pump.record import Pointer
-from binlake.pump_service.pump.sorter import Entry, Kind, Sorter
+from binlake.pump_service.pump.sorter import EntryKind, Sorter, SorterEntry
 from binlake.window.membership import Probe, gather_members
-from binlake.window.plan import Plan, propose_window
+from binlake.window.plan import WindowPlan, propose_window
 
 pytestmark = pytest.mark.long
 
@@ -92,10 +92,10 @@ def watermark(world: World, pump: int) -> int:
 
 @functools.cache
 def _watermark(log: tuple[tuple[str, int, int], ...]) -> int:
-    kinds = {"P": Kind.PREWRITE, "C": Kind.COMMIT, "F": Kind.FAKE}
+    kinds = {"P": EntryKind.PREWRITE, "C": EntryKind.COMMIT, "F": EntryKind.FAKE}
     sorter = Sorter()
     for kind, start, ts in log:
-        sorter.push(Entry(kinds[kind], start, ts, AT))
+        sorter.push(SorterEntry(kinds[kind], start, ts, AT))
     return sorter.max_ts
 
 
@@ -120,13 +120,13 @@ def probe(nth: int) -> Step:
     return step
 
 
-def plan(world: World) -> Plan:
+def plan(world: World) -> WindowPlan:
     """Run the real planning functions on what was fetched, listed and probed."""
     return _plan(world.lo, world.tso, world.listed, world.probed)
 
 
 @functools.cache
-def _plan(lo: int, tso: int, listed: tuple[int, ...], probed: tuple[tuple[int, int], ...]) -> Plan:
+def _plan(lo: int, tso: int, listed: tuple[int, ...], probed: tuple[tuple[int, int], ...]) -> WindowPlan:
     seen = dict(probed)
     pumps = [NodeStatus(f"pump{pump}", str(pump), "online") for pump in listed]
     members = gather_members(pumps, {}, lo, lambda host: Probe(max_commit_ts=seen[int(host)]))

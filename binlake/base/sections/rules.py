@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from binlake.base.sections.values import NameList, PlaceText, Section, TableName, TsText
 
 
-class Filter(Section):
+class FilterSection(Section):
     """Which tables are replicated: the drainer's lists (reference: tidb-binlog 5.6), case-insensitive."""
 
     ignore_schemas: NameList = Field(
@@ -147,7 +147,7 @@ class ExpressionRule(Section):
         return self
 
 
-class Loopback(Section):
+class LoopbackSection(Section):
     """Two replications in opposite directions: each leaves out what the other one wrote (tidb-binlog 5.11)."""
 
     loopback_control: bool = Field(
@@ -162,7 +162,7 @@ class Loopback(Section):
     )
 
     @model_validator(mode="after")
-    def _check_one_side(self) -> Loopback:
+    def _check_one_side(self) -> LoopbackSection:
         if self.loopback_control and self.sync_ddl is None:
             raise ValueError("with loopback-control, set sync-ddl: true on one of the two sides, false on the other")
         return self

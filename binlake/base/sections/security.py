@@ -13,7 +13,7 @@ SslMode = Literal["preferred", "required", "verify-ca", "verify-identity", "disa
 _CHECKING = ("verify-ca", "verify-identity")
 
 
-class Security(Section):
+class SecuritySection(Section):
     """TLS to PD and TiDB's status port if their URL is https://, and to pumps and `source.sql` if any file is given."""
 
     ssl_ca: str = Field(
@@ -27,7 +27,7 @@ class Security(Section):
         return self.ssl_ca, self.ssl_cert, self.ssl_key
 
 
-class SqlSecurity(Security):
+class SqlSecurity(SecuritySection):
     """TLS towards this server."""
 
     ssl_mode: Literal["", SslMode] = Field(

@@ -18,7 +18,7 @@ from binlake.base.redaction import redact_key
 from binlake.changes.net.events import read_key_events, split_rows_by_key_form, take_places
 from binlake.changes.net.images import ABSENT, MAP, Bools, Ints, complete_images, restrict_images
 from binlake.changes.net.net import CONTRADICTION, CONTRADICTION_HINT
-from binlake.changes.net.runs import Runs, Shown, reduce_runs, start_runs
+from binlake.changes.net.runs import RunImages, Runs, reduce_runs, start_runs
 from binlake.ddl.definitions import Cell, KeyForm
 from binlake.errors import Permanent, SchemaError
 
@@ -86,8 +86,8 @@ def _compute_net_rows(runs: Runs, cells: Sequence[Cell], form: KeyForm) -> pa.Ta
     return _build_table(runs, cells, form, _choose_text(came, "insert", "delete"), before, after, np.abs(runs.weight))
 
 
-def _show_where(shown: Shown, mask: Bools) -> Shown:
-    return Shown(shown.images, np.where(mask, shown.rows, ABSENT))
+def _show_where(shown: RunImages, mask: Bools) -> RunImages:
+    return RunImages(shown.images, np.where(mask, shown.rows, ABSENT))
 
 
 def _choose_text(mask: Bools, text: str, other: str) -> pa.Array:

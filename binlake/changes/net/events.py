@@ -30,7 +30,7 @@ PLACE = (("segment", pa.int32()), ("db", pa.string()), ("table", pa.string()))
 
 
 @dataclass(frozen=True)
-class Events:
+class KeyEvents:
     """The effect of row changes on the keys of their cells.
 
     Per event: `keys`, `cells` (numbers), `positions` and the number of its row (`rows`); `old` (`new`): the row whose
@@ -159,7 +159,7 @@ def group_rows_by_table(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, str]
         yield (texts[0][db], texts[1][table]), rows
 
 
-def read_key_events(given: RowsOfForm) -> Events:
+def read_key_events(given: RowsOfForm) -> KeyEvents:
     """The events of the rows' keys. Raises SchemaError for a NULL in a key."""
     old_rows, old_keys = given.read_keys(given.before)
     new_rows, new_keys = given.read_keys(given.after)
@@ -173,7 +173,7 @@ def read_key_events(given: RowsOfForm) -> Events:
     ends[: len(old_rows)] = True
     rows, stays = given.rows[at], keeps_key[at] & ~ends
     positions = given.read_positions()
-    return Events(
+    return KeyEvents(
         keys=_join(old_keys, new_keys),
         cells=given.cells[at],
         positions=positions if len(at) == count and (at == np.arange(count)).all() else positions.take(at),

@@ -33,7 +33,7 @@ from typing import Literal
 from binlake.base.redaction import redact_key
 from binlake.changes.net.event import Row, RowEvent, encode_row_key
 from binlake.errors import SchemaError
-from binlake.rows.schema import Identity
+from binlake.rows.schema import RowIdentity
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class NetChange:
 
 def compute_net_changes(
     events: Iterable[RowEvent],
-    identity: Identity,
+    identity: RowIdentity,
     filled: Mapping[str, str | None] | None = None,
     *,
     strict: bool = False,
@@ -99,7 +99,7 @@ class _Seen:
     was_there: bool = False
 
 
-def _find_last_images(events: list[RowEvent], identity: Identity) -> dict[str, _Seen]:
+def _find_last_images(events: list[RowEvent], identity: RowIdentity) -> dict[str, _Seen]:
     seen: dict[str, _Seen] = {}
     for event in events:
         for key, before, after in split_by_key(event, identity):
@@ -128,7 +128,7 @@ def _require_possible(seen: Mapping[str, _Seen]) -> None:
             raise SchemaError(CONTRADICTION, where=where, hint=CONTRADICTION_HINT)
 
 
-def split_by_key(event: RowEvent, identity: Identity) -> Iterator[tuple[str, Row | None, Row | None]]:
+def split_by_key(event: RowEvent, identity: RowIdentity) -> Iterator[tuple[str, Row | None, Row | None]]:
     """The (key, before, after) parts of an event; if the key changes, the delete of the old key comes first."""
     before, after = event.require_images()
     old = None if before is None else encode_row_key(before, identity.columns)
@@ -140,14 +140,14 @@ def split_by_key(event: RowEvent, identity: Identity) -> Iterator[tuple[str, Row
         yield new or old or "", before, after
 
 
-def _build_keyed_change(key: str, entry: _Seen, identity: Identity) -> NetChange:
+def _build_keyed_change(key: str, entry: _Seen, identity: RowIdentity) -> NetChange:
     op: Literal["delete", "replace"] = "delete" if entry.after is None else "replace"
     before = entry.before if op == "delete" else None
     counts = (1, entry.first, entry.last, entry.mutations)
     return NetChange(key, identity.kind, op, before, entry.after, *counts)
 
 
-def _count_rows(events: list[RowEvent], identity: Identity) -> list[NetChange]:
+def _count_rows(events: list[RowEvent], identity: RowIdentity) -> list[NetChange]:
     seen: dict[str, _Seen] = {}
     for event in events:
         for image, step in zip(event.require_images(), (-1, 1), strict=True):

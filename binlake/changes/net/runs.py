@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.base.dictionaries import encode_dictionary
-from binlake.changes.net.events import Events, RowsOfForm
+from binlake.changes.net.events import KeyEvents, RowsOfForm
 from binlake.changes.net.images import ABSENT, MAP, Bools, Images, Ints
 from binlake.changes.net.positions import POSITION, Groups, Positions
 
@@ -37,15 +37,15 @@ FIELDS: tuple[tuple[str, Any], ...] = (
 
 
 @dataclass(frozen=True)
-class Shown:
+class RunImages:
     """The images of runs: `rows` has the row number of each run's image, or ABSENT if it has none."""
 
     images: Images
     rows: Ints
 
-    def take(self, numbers: Ints) -> Shown:
+    def take(self, numbers: Ints) -> RunImages:
         """The images of the runs `numbers`; ABSENT stays."""
-        return Shown(self.images, np.where(numbers == ABSENT, ABSENT, self.rows[numbers]))
+        return RunImages(self.images, np.where(numbers == ABSENT, ABSENT, self.rows[numbers]))
 
     def take_maps(self) -> pa.MapArray:
         """The images themselves."""
@@ -86,8 +86,8 @@ class Runs:
     is_there: Bools
     weight: Ints
     mutations: Ints
-    old: Shown
-    new: Shown
+    old: RunImages
+    new: RunImages
     writers: Writers | None
 
     def __len__(self) -> int:
@@ -111,7 +111,7 @@ class Runs:
         )
 
 
-def start_runs(events: Events, given: RowsOfForm | None = None) -> Runs:
+def start_runs(events: KeyEvents, given: RowsOfForm | None = None) -> Runs:
     """A run for each of `events`; with its writers if their rows (with SOURCE) are `given`."""
     count, at = len(events.keys), events.positions
     return Runs(
@@ -124,8 +124,8 @@ def start_runs(events: Events, given: RowsOfForm | None = None) -> Runs:
         is_there=~events.ends,
         weight=events.comes.astype(np.int64) - events.ends,
         mutations=np.ones(count, np.int64),
-        old=Shown(events.before, events.old),
-        new=Shown(events.after, events.new),
+        old=RunImages(events.before, events.old),
+        new=RunImages(events.after, events.new),
         writers=None if given is None else _read_writers(given, events.rows),
     )
 
@@ -229,9 +229,9 @@ def runs_from_table(table: pa.Table) -> Runs:
     )
 
 
-def _show_all(maps: pa.MapArray) -> Shown:
+def _show_all(maps: pa.MapArray) -> RunImages:
     images = Images(maps)
-    return Shown(images, np.where(images.is_there, np.arange(len(maps)), ABSENT))
+    return RunImages(images, np.where(images.is_there, np.arange(len(maps)), ABSENT))
 
 
 def _build_writers(columns: dict[str, pa.Array]) -> Writers | None:

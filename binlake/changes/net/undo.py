@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from binlake.changes.net.event import Row, RowEvent
 from binlake.changes.net.net import complete_event, compute_net_changes, split_by_key
-from binlake.rows.schema import Identity
+from binlake.rows.schema import RowIdentity
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Undo:
 
 
 def undo_changes(
-    events: Iterable[RowEvent], identity: Identity, filled: Mapping[str, str | None] | None = None
+    events: Iterable[RowEvent], identity: RowIdentity, filled: Mapping[str, str | None] | None = None
 ) -> list[Undo]:
     """The undo of one table's `events` (in any order), for each key whose row differs before and after them."""
     if identity.kind == "row":

@@ -5,21 +5,21 @@ queues and batches, `forms` and `merger` write the SQL.
 """
 
 from binlake.changes.ordered.causality import Detector, Strategy, build_detector
-from binlake.changes.ordered.forms import RowForms, Statement
+from binlake.changes.ordered.forms import OrderedStatement, RowForms
 from binlake.changes.ordered.keys import ChangeKeys, ConflictKey
-from binlake.changes.ordered.merger import Change, Merger
+from binlake.changes.ordered.merger import Merger, OrderedChange
 from binlake.changes.ordered.rounds import OrderedPlan, PlanOptions
 
 __all__ = [
-    "Change",
     "ChangeKeys",
     "ConflictKey",
     "Detector",
     "Merger",
+    "OrderedChange",
     "OrderedPlan",
+    "OrderedStatement",
     "PlanOptions",
     "RowForms",
-    "Statement",
     "Strategy",
     "build_detector",
 ]

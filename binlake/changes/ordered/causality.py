@@ -15,7 +15,7 @@ Strategy = Literal["causality", "flush"]
 
 
 @dataclass(frozen=True)
-class Decision:
+class GroupDecision:
     """`flush`: all changes dispatched before must be applied first. `group`: the changes of a group keep their
     order."""
 
@@ -26,7 +26,7 @@ class Decision:
 class Detector(Protocol):
     """Decides for one change after another, in commit order."""
 
-    def add(self, keys: Sequence[Hashable]) -> Decision:
+    def add(self, keys: Sequence[Hashable]) -> GroupDecision:
         """The decision for a change with `keys` (at least one); from now on these keys are in flight."""
 
     def clear(self) -> None:
@@ -42,7 +42,7 @@ class Causality:
     def __init__(self) -> None:
         self.groups: dict[Hashable, Hashable] = {}
 
-    def add(self, keys: Sequence[Hashable]) -> Decision:
+    def add(self, keys: Sequence[Hashable]) -> GroupDecision:
         """See Detector."""
         known = [self.groups[key] for key in keys if key in self.groups]
         flush = len(set(known)) > 1
@@ -51,7 +51,7 @@ class Causality:
             known = []
         group = known[-1] if known else keys[0]
         self.groups.update(dict.fromkeys(keys, group))
-        return Decision(flush, group)
+        return GroupDecision(flush, group)
 
     def clear(self) -> None:
         """See Detector."""
@@ -64,13 +64,13 @@ class FlushAll:
     def __init__(self) -> None:
         self.keys: set[Hashable] = set()
 
-    def add(self, keys: Sequence[Hashable]) -> Decision:
+    def add(self, keys: Sequence[Hashable]) -> GroupDecision:
         """See Detector."""
         flush = not self.keys.isdisjoint(keys)
         if flush:
             self.clear()
         self.keys.update(keys)
-        return Decision(flush, keys[0])
+        return GroupDecision(flush, keys[0])
 
     def clear(self) -> None:
         """See Detector."""

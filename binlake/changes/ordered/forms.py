@@ -33,7 +33,7 @@ from binlake.statements.writtencolumns import list_written_columns
 
 
 @dataclass(frozen=True)
-class Statement:
+class OrderedStatement:
     """One statement and the rows that it must find or write (-1 = unchecked); `place`: the commit_ts of its changes."""
 
     sql: str
@@ -57,28 +57,32 @@ class RowForms:
     table: TableDef
     dialect: Dialect
 
-    def insert(self, after: Row) -> Statement:
+    def insert(self, after: Row) -> OrderedStatement:
         """INSERT INTO … VALUES (…)."""
-        return Statement(self.render_lenient_if_needed(f"INSERT {self.into} {self.render_values(after)}", after), 1)
+        return OrderedStatement(
+            self.render_lenient_if_needed(f"INSERT {self.into} {self.render_values(after)}", after), 1
+        )
 
-    def replace(self, after: Row) -> Statement:
+    def replace(self, after: Row) -> OrderedStatement:
         """REPLACE INTO … VALUES (…): the safe form of an insert."""
-        return Statement(self.render_lenient_if_needed(f"REPLACE {self.into} {self.render_values(after)}", after))
+        return OrderedStatement(
+            self.render_lenient_if_needed(f"REPLACE {self.into} {self.render_values(after)}", after)
+        )
 
-    def delete(self, before: Row, *, safe: bool = False) -> Statement:
+    def delete(self, before: Row, *, safe: bool = False) -> OrderedStatement:
         """DELETE FROM … WHERE … LIMIT 1. The row must exist, unless `safe` is set and the row has a key."""
         unchecked = safe and self.is_keyed(before)
         sql = f"DELETE FROM {self.name} WHERE {self.render_condition(before)} LIMIT 1"
-        return Statement(sql, UNCHECKED if unchecked else 1)
+        return OrderedStatement(sql, UNCHECKED if unchecked else 1)
 
-    def update(self, before: Row, after: Row) -> Statement:
+    def update(self, before: Row, after: Row) -> OrderedStatement:
         """UPDATE … SET all columns WHERE … LIMIT 1; the row must exist (Binlake's sessions count matched rows)."""
         values = zip(self.columns, self.render_literals(after), strict=True)
         sets = ", ".join(f"{quote_name(column.name)} = {literal}" for column, literal in values)
         sql = f"UPDATE {self.name} SET {sets} WHERE {self.render_condition(before)} LIMIT 1"
-        return Statement(self.render_lenient_if_needed(sql, after), 1)
+        return OrderedStatement(self.render_lenient_if_needed(sql, after), 1)
 
-    def update_safely(self, before: Row, after: Row) -> list[Statement]:
+    def update_safely(self, before: Row, after: Row) -> list[OrderedStatement]:
         """DELETE the old row if one of its keys changes, then REPLACE with the new one."""
         deletes = [self.delete(before, safe=True)] if self.moves(before, after) else []
         return [*deletes, self.replace(after)]

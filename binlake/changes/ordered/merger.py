@@ -16,7 +16,7 @@ from typing import Literal
 
 from binlake.changes.net import RowEvent
 from binlake.changes.net.event import Row
-from binlake.changes.ordered.forms import RowForms, Statement
+from binlake.changes.ordered.forms import OrderedStatement, RowForms
 from binlake.changes.ordered.keys import UNKNOWN, ConflictKey
 from binlake.errors import Permanent, SchemaError
 from binlake.statements.batch import UNCHECKED
@@ -27,7 +27,7 @@ Kind = Literal["insert", "replace", "upsert", "case", "delete", "single"]
 
 
 @dataclass(frozen=True)
-class Change:
+class OrderedChange:
     """A row change to write: the forms of its table, its conflict keys, and whether it must be safe to repeat."""
 
     forms: RowForms
@@ -51,7 +51,7 @@ class Merger:
     multiple_rows: bool
     limits: BatchLimits
 
-    def render_statements(self, changes: Sequence[Change]) -> list[Statement]:
+    def render_statements(self, changes: Sequence[OrderedChange]) -> list[OrderedStatement]:
         """The SQL of `changes`, which run in this order on one connection."""
         if not self.multiple_rows:
             statements = [statement for change in changes for statement in write_single(change)]
@@ -61,9 +61,9 @@ class Merger:
             self._require_fits_packet(statement)
         return statements
 
-    def _group_changes(self, changes: Sequence[Change]) -> Iterator[list[Change]]:
+    def _group_changes(self, changes: Sequence[OrderedChange]) -> Iterator[list[OrderedChange]]:
         for _, neighbours in groupby(changes, key=_group_key):
-            group: list[Change] = []
+            group: list[OrderedChange] = []
             used: set[ConflictKey] = set()
             size = 0
             for change in neighbours:
@@ -78,7 +78,7 @@ class Merger:
                 size += text
             yield group
 
-    def _require_fits_packet(self, statement: Statement) -> None:
+    def _require_fits_packet(self, statement: OrderedStatement) -> None:
         if self.limits.takes(statement.text):
             return
         raise Permanent(
@@ -89,12 +89,12 @@ class Merger:
         )
 
 
-def write_single(change: Change) -> list[Statement]:
+def write_single(change: OrderedChange) -> list[OrderedStatement]:
     """The statements of one change alone."""
     return [replace(statement, place=str(change.event.commit_ts)) for statement in _write_single_sql(change)]
 
 
-def _write_single_sql(change: Change) -> list[Statement]:
+def _write_single_sql(change: OrderedChange) -> list[OrderedStatement]:
     before, after = change.event.require_images()
     if before is None:
         return [
@@ -107,7 +107,7 @@ def _write_single_sql(change: Change) -> list[Statement]:
     return [change.forms.update(before, after)]
 
 
-def _merge_kind(change: Change) -> Kind:
+def _merge_kind(change: OrderedChange) -> Kind:
     """The kind of changes with which `change` can be merged: DM's classes of operations."""
     before, after = change.event.require_images()
     forms = change.forms
@@ -122,13 +122,13 @@ def _merge_kind(change: Change) -> Kind:
     return "case" if forms.dialect == "tidb" and forms.is_keyed(before) else "single"
 
 
-def _group_key(change: Change) -> tuple[int, Kind, bool]:
+def _group_key(change: OrderedChange) -> tuple[int, Kind, bool]:
     """Neighbours with the same group key become one statement; all rows of a lenient statement must need it."""
     _, after = change.event.require_images()
     return id(change.forms), _merge_kind(change), after is not None and change.forms.has_error_values(after)
 
 
-def _merge(group: list[Change]) -> list[Statement]:
+def _merge(group: list[OrderedChange]) -> list[OrderedStatement]:
     kind = _merge_kind(group[0])
     if kind == "single" or (len(group) == 1 and kind != "upsert"):
         return [statement for change in group for statement in write_single(change)]
@@ -138,32 +138,32 @@ def _merge(group: list[Change]) -> list[Statement]:
     expect = UNCHECKED if kind == "delete" and group[0].safe else merged.expect
     _, after = group[0].event.require_images()
     sql = merged.sql if after is None else group[0].forms.render_lenient_if_needed(merged.sql, after)
-    return [Statement(sql, expect, str(first) if first == last else f"{first} to {last}")]
+    return [OrderedStatement(sql, expect, str(first) if first == last else f"{first} to {last}")]
 
 
 _Images = list[tuple[Row | None, Row | None]]
 
 
-def _merge_inserts(forms: RowForms, images: _Images) -> Statement:
-    return Statement(f"INSERT {forms.into} {_format_rows(forms, images)}", len(images))
+def _merge_inserts(forms: RowForms, images: _Images) -> OrderedStatement:
+    return OrderedStatement(f"INSERT {forms.into} {_format_rows(forms, images)}", len(images))
 
 
-def _merge_replaces(forms: RowForms, images: _Images) -> Statement:
-    return Statement(f"REPLACE {forms.into} {_format_rows(forms, images)}")
+def _merge_replaces(forms: RowForms, images: _Images) -> OrderedStatement:
+    return OrderedStatement(f"REPLACE {forms.into} {_format_rows(forms, images)}")
 
 
-def _merge_upserts(forms: RowForms, images: _Images) -> Statement:
+def _merge_upserts(forms: RowForms, images: _Images) -> OrderedStatement:
     names = [quote_name(column.name) for column in forms.columns]
     sets = ",".join(f"{name}=VALUES({name})" for name in names)
-    return Statement(f"INSERT {forms.into} {_format_rows(forms, images)} ON DUPLICATE KEY UPDATE {sets}")
+    return OrderedStatement(f"INSERT {forms.into} {_format_rows(forms, images)} ON DUPLICATE KEY UPDATE {sets}")
 
 
-def _merge_deletes(forms: RowForms, images: _Images) -> Statement:
+def _merge_deletes(forms: RowForms, images: _Images) -> OrderedStatement:
     conditions = " OR ".join(f"({forms.render_condition(_require_image(before))})" for before, _ in images)
-    return Statement(f"DELETE FROM {forms.name} WHERE {conditions}", len(images))
+    return OrderedStatement(f"DELETE FROM {forms.name} WHERE {conditions}", len(images))
 
 
-def _merge_cases(forms: RowForms, images: _Images) -> Statement:
+def _merge_cases(forms: RowForms, images: _Images) -> OrderedStatement:
     conditions = [forms.render_condition(_require_image(before)) for before, _ in images]
     rows = [forms.render_literals(_require_image(after)) for _, after in images]
     sets = []
@@ -171,7 +171,7 @@ def _merge_cases(forms: RowForms, images: _Images) -> Statement:
         whens = " ".join(f"WHEN {where} THEN {row[number]}" for where, row in zip(conditions, rows, strict=True))
         sets.append(f"{quote_name(column.name)}=CASE {whens} END")
     where = " OR ".join(f"({condition})" for condition in conditions)
-    return Statement(f"UPDATE {forms.name} SET {', '.join(sets)} WHERE {where}", len(images))
+    return OrderedStatement(f"UPDATE {forms.name} SET {', '.join(sets)} WHERE {where}", len(images))
 
 
 _MERGED = {

@@ -14,8 +14,8 @@ import zlib
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
-from binlake.changes.ordered.causality import Decision, Detector, Strategy, build_detector
-from binlake.changes.ordered.merger import Change, Merger
+from binlake.changes.ordered.causality import Detector, GroupDecision, Strategy, build_detector
+from binlake.changes.ordered.merger import Merger, OrderedChange
 from binlake.errors import Permanent
 from binlake.statements.batch import Phase, StatementBatch, compute_statement_digest
 from binlake.statements.limits import BatchLimits
@@ -59,7 +59,7 @@ class OrderedPlan:
         self._whole_ts = 0
         self._round_whole_ts = 0
 
-    def add(self, change: Change) -> Iterator[StatementBatch]:
+    def add(self, change: OrderedChange) -> Iterator[StatementBatch]:
         """Add one change. Raises Permanent if its commit_ts is below the last one's."""
         self._advance(change.event.commit_ts)
         if change.alone or self._alone or self._is_flush_due(change.event.commit_ts):
@@ -95,7 +95,7 @@ class OrderedPlan:
         self._rows = 0
         self._round_whole_ts = self._whole_ts
 
-    def _dispatch(self, change: Change, decision: Decision) -> Iterator[StatementBatch]:
+    def _dispatch(self, change: OrderedChange, decision: GroupDecision) -> Iterator[StatementBatch]:
         number = choose_queue(decision.group, self._options.workers)
         queue = self._queues.setdefault(number, _Queue())
         queue.put(change)
@@ -133,10 +133,10 @@ class OrderedPlan:
 class _Queue:
     """The changes of one worker, and the approximate bytes of their images."""
 
-    changes: list[Change] = field(default_factory=list)
+    changes: list[OrderedChange] = field(default_factory=list)
     bytes: int = 0
 
-    def put(self, change: Change) -> None:
+    def put(self, change: OrderedChange) -> None:
         self.changes.append(change)
         images = (image for image in change.event.require_images() if image is not None)
         self.bytes += sum(len(text) for image in images for text in image.values() if text is not None)

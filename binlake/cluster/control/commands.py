@@ -25,7 +25,7 @@ from binlake.cluster.control.nodes import (
     is_ahead,
     is_stale,
 )
-from binlake.cluster.placement import EtcdClient, NodeStatus, PdClient, Registry
+from binlake.cluster.placement import EtcdClient, NodeRegistry, NodeStatus, PdClient
 from binlake.cluster.placement.registry import PUMPS, build_unknown_node_error
 from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import BinlakeError, ConfigError, SourceUnavailable, WireError
@@ -86,10 +86,10 @@ def read_token(args: argparse.Namespace) -> str:
 
 
 @contextlib.contextmanager
-def open_registry(args: argparse.Namespace) -> Iterator[Registry]:
+def open_registry(args: argparse.Namespace) -> Iterator[NodeRegistry]:
     """The registry of the cluster."""
     with contextlib.closing(EtcdClient(args.pd_urls.split(","), tls=build_tls(args))) as etcd:
-        yield Registry(etcd)
+        yield NodeRegistry(etcd)
 
 
 @contextlib.contextmanager
@@ -153,7 +153,7 @@ class _Listing(abc.ABC):
         return {}
 
     @abc.abstractmethod
-    def _list_nodes(self, registry: Registry) -> Sequence[NodeStatus]:
+    def _list_nodes(self, registry: NodeRegistry) -> Sequence[NodeStatus]:
         """The nodes of this command's kind."""
 
 
@@ -180,7 +180,7 @@ class PumpsCommand(_Listing):
     examples = ("binlake pumps --pd-urls http://10.0.0.5:2379 --show-offline-nodes",)
     help = "list the pumps of a cluster: address, state, watermark, last heartbeat, what blocks them"
 
-    def _list_nodes(self, registry: Registry) -> Sequence[NodeStatus]:
+    def _list_nodes(self, registry: NodeRegistry) -> Sequence[NodeStatus]:
         return registry.list_pumps()
 
     def _read_problems(self, nodes: Sequence[NodeStatus], cluster_id: int, tls: Tls | None) -> dict[str, str]:
@@ -193,7 +193,7 @@ class DrainersCommand(_Listing):
     examples = ("binlake drainers --pd-urls http://10.0.0.5:2379",)
     help = "list the consumers of a cluster: address, state, position"
 
-    def _list_nodes(self, registry: Registry) -> Sequence[NodeStatus]:
+    def _list_nodes(self, registry: NodeRegistry) -> Sequence[NodeStatus]:
         return registry.list_drainers()
 
 
@@ -251,7 +251,7 @@ class UpdateDrainerCommand(_Update):
         return 0
 
 
-class Action:
+class NodeAction:
     """Asks a node over HTTP to pause or to go offline."""
 
     help = "ask a node to pause or to go offline"
@@ -269,14 +269,14 @@ class Action:
             self.apply(registry, node, args)
         return 0
 
-    def apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
+    def apply(self, registry: NodeRegistry, node: NodeStatus, args: argparse.Namespace) -> None:
         """Ask `node`."""
         del registry
         path = f"/state/{quote(node.node_id, safe='')}/{self.action}"
         ask("PUT", node.host, path, build_tls(args), token=read_token(args))
         print(f"Apply action on node success: {self.action} {node.node_id}")
 
-    def require_node(self, registry: Registry, node_id: str) -> NodeStatus:
+    def require_node(self, registry: NodeRegistry, node_id: str) -> NodeStatus:
         """The node's entry. Raises Permanent if it is not in the registry."""
         entry = registry.find_pump(node_id)
         if entry is None:
@@ -284,7 +284,7 @@ class Action:
         return entry.status
 
 
-class PausePumpCommand(Action):
+class PausePumpCommand(NodeAction):
     """`binlake pause-pump`."""
 
     examples = ("binlake pause-pump --node-id pump-1 --token-file admin-token --pd-urls http://10.0.0.5:2379",)
@@ -292,14 +292,14 @@ class PausePumpCommand(Action):
     action = "pause"
 
 
-class OfflinePumpCommand(Action):
+class OfflinePumpCommand(NodeAction):
     """`binlake offline-pump`."""
 
     examples = ("binlake offline-pump --node-id pump-1 --token-file admin-token --pd-urls http://10.0.0.5:2379",)
     help = "remove a pump permanently: it accepts no more prewrites, waits for its consumers, and goes offline"
     action = "close"
 
-    def apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
+    def apply(self, registry: NodeRegistry, node: NodeStatus, args: argparse.Namespace) -> None:
         """Ask the pump, and say what it waits for."""
         original = _is_original(node, build_tls(args))
         super().apply(registry, node, args)

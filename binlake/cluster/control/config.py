@@ -21,7 +21,7 @@ from binlake.config.model import Replication
 from binlake.rules import Rules
 
 
-class ConfigCommand(command.ConfigCommand):
+class SourceConfigCommand(command.ConfigCommand):
     """Check a replication file, alone or against the source's tables, or print the reference of all keys."""
 
     examples: Sequence[str] = (*command.ConfigCommand.examples, "binlake config check orders.toml --against source")

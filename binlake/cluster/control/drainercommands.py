@@ -9,21 +9,21 @@ from __future__ import annotations
 import abc
 import argparse
 
-from binlake.cluster.control.commands import Action, add_node, open_registry, warn
+from binlake.cluster.control.commands import NodeAction, add_node, open_registry, warn
 from binlake.cluster.holding import OFFLINE, PAUSED, RESTING, is_name_of_consumer
-from binlake.cluster.placement import NodeStatus, Registry
+from binlake.cluster.placement import NodeRegistry, NodeStatus
 from binlake.cluster.placement.registry import DRAINERS, build_unknown_node_error
 from binlake.errors import Permanent
 
 
-class _DrainerAction(Action, abc.ABC):
+class _DrainerAction(NodeAction, abc.ABC):
     """Asks a drainer, or writes what a replication is asked."""
 
-    def require_node(self, registry: Registry, node_id: str) -> NodeStatus:
+    def require_node(self, registry: NodeRegistry, node_id: str) -> NodeStatus:
         """The consumer's entry. Raises Permanent if it is not in the registry."""
         return _require_consumer(registry, node_id)
 
-    def apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
+    def apply(self, registry: NodeRegistry, node: NodeStatus, args: argparse.Namespace) -> None:
         """Ask a drainer; write the state of a replication."""
         if _is_replication(registry, node):
             self._write(registry, node.node_id)
@@ -31,7 +31,7 @@ class _DrainerAction(Action, abc.ABC):
             super().apply(registry, node, args)
 
     @abc.abstractmethod
-    def _write(self, registry: Registry, node_id: str) -> None:
+    def _write(self, registry: NodeRegistry, node_id: str) -> None:
         """Write the state of a replication, and say what follows."""
 
 
@@ -42,7 +42,7 @@ class PauseDrainerCommand(_DrainerAction):
     help = "stop a drainer that will be started again, or let no window of a replication start until resume-drainer"
     action = "pause"
 
-    def _write(self, registry: Registry, node_id: str) -> None:
+    def _write(self, registry: NodeRegistry, node_id: str) -> None:
         before = registry.pause_replication(node_id)
         print(
             f"drainer {node_id}: {before.state} -> {PAUSED}; a run that has planned its window finishes it, no other "
@@ -57,7 +57,7 @@ class OfflineDrainerCommand(_DrainerAction):
     help = "remove a consumer permanently: pumps no longer wait for it"
     action = "close"
 
-    def _write(self, registry: Registry, node_id: str) -> None:
+    def _write(self, registry: NodeRegistry, node_id: str) -> None:
         before = registry.set_drainer_state(node_id, OFFLINE)
         print(
             f"drainer {node_id}: {before.state} -> {OFFLINE}; pumps no longer wait for it, and no window of it starts"
@@ -94,14 +94,14 @@ class ResumeDrainerCommand:
         return 0
 
 
-def _require_consumer(registry: Registry, node_id: str) -> NodeStatus:
+def _require_consumer(registry: NodeRegistry, node_id: str) -> NodeStatus:
     entry = registry.find_drainer(node_id)
     if entry is None:
         raise build_unknown_node_error(DRAINERS + node_id)
     return entry.status
 
 
-def _is_replication(registry: Registry, node: NodeStatus) -> bool:
+def _is_replication(registry: NodeRegistry, node: NodeStatus) -> bool:
     """Whether a consumer is a replication: by its name, or its address: none, or that of a pump that answers for it."""
     if is_name_of_consumer(node.node_id) or not node.host:
         return True

@@ -8,18 +8,18 @@ from binlake.cluster.placement.etcd import EtcdClient
 from binlake.cluster.placement.lock import EtcdLock
 from binlake.cluster.placement.opening import Placement, open_placement
 from binlake.cluster.placement.pd import PdClient
-from binlake.cluster.placement.registry import Entry, Registry
+from binlake.cluster.placement.registry import NodeRegistry, RegistryEntry
 
 __all__ = [
     "ClockClient",
-    "Entry",
     "EtcdClaim",
     "EtcdClient",
     "EtcdLock",
+    "NodeRegistry",
     "NodeStatus",
     "PdClient",
     "Placement",
-    "Registry",
+    "RegistryEntry",
     "is_pd_reachable",
     "open_placement",
 ]

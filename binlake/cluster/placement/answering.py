@@ -13,12 +13,12 @@ from binlake.cluster.placement.opening import open_placement
 from binlake.errors import SourceUnavailable
 
 if TYPE_CHECKING:
-    from binlake.config.model import Source
+    from binlake.config.model import SourceSection
 
 log = structlog.get_logger(__name__)
 
 
-def is_pd_reachable(source: Source) -> bool:
+def is_pd_reachable(source: SourceSection) -> bool:
     """Whether PD of `source` gives a timestamp. Raises Permanent if it belongs to another cluster."""
     try:
         with open_placement(source) as placement:

@@ -83,9 +83,9 @@ class EtcdClient:
         put = pb.RequestOp(request_put=pb.PutRequest(key=key, value=value, lease=lease))
         return self.run_transaction([compare], [put]).succeeded
 
-    def watch(self, prefix: bytes, start_revision: int = 0) -> Watch:
+    def watch(self, prefix: bytes, start_revision: int = 0) -> EtcdWatch:
         """Watch changes below `prefix`, from `start_revision` on (0 = from now)."""
-        return Watch(self._open(), self._urls, prefix, start_revision, self._timeout_s)
+        return EtcdWatch(self._open(), self._urls, prefix, start_revision, self._timeout_s)
 
     def grant_lease(self, ttl_s: int, lease_id: int = 0) -> int:
         """Lease.LeaseGrant; returns the lease's id."""
@@ -155,7 +155,7 @@ class EtcdClient:
         return failure
 
 
-class Watch:
+class EtcdWatch:
     """A running watch: iterate over it for (revision, event); `cancel` ends it."""
 
     def __init__(

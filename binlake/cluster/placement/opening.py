@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from binlake.cluster.placement.etcd import EtcdClient
 from binlake.cluster.placement.pd import PdClient
-from binlake.cluster.placement.registry import Registry
+from binlake.cluster.placement.registry import NodeRegistry
 from binlake.rpc import Tls
 
 if TYPE_CHECKING:
-    from binlake.config.model import Source
+    from binlake.config.model import SourceSection
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class Placement:
     """PD's own API, the registry in its etcd, and `tls`, which also applies to pumps."""
 
     pd: PdClient
-    registry: Registry
+    registry: NodeRegistry
     tls: Tls | None
 
 
 @contextmanager
-def open_placement(source: Source) -> Iterator[Placement]:
+def open_placement(source: SourceSection) -> Iterator[Placement]:
     """PD of `source`; any cluster other than `source.cluster-id` is refused. Each part connects at its first call."""
     expected = source.expected_cluster or None
     tls = Tls.of(*source.security.list_files())
@@ -34,4 +34,4 @@ def open_placement(source: Source) -> Iterator[Placement]:
         closing(PdClient(source.pd_urls, source.timeout_s, expected, tls=tls)) as pd,
         closing(EtcdClient(source.pd_urls, source.timeout_s, tls=tls)) as etcd,
     ):
-        yield Placement(pd, Registry(etcd), tls)
+        yield Placement(pd, NodeRegistry(etcd), tls)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from binlake.cluster.holding import OFFLINE, PAUSED, RESTING
 from binlake.cluster.node import STATES, NodeStatus
-from binlake.cluster.placement.etcd import EtcdClient, Watch
+from binlake.cluster.placement.etcd import EtcdClient, EtcdWatch
 from binlake.errors import ConfigError, Permanent, Transient
 from binlake.wire import etcd_pb2 as pb
 
@@ -23,7 +23,7 @@ _TRIES = 20
 
 
 @dataclass(frozen=True)
-class Entry:
+class RegistryEntry:
     """One entry, with the ModRevision that guards its next change."""
 
     status: NodeStatus
@@ -36,7 +36,7 @@ class PumpsWatch:
     Iteration continues until `close`; it raises SourceUnavailable, LostRange, and WireError for an unreadable entry.
     """
 
-    def __init__(self, pumps: list[NodeStatus], watch: Watch) -> None:
+    def __init__(self, pumps: list[NodeStatus], watch: EtcdWatch) -> None:
         self.pumps = pumps
         self._watch = watch
 
@@ -51,7 +51,7 @@ class PumpsWatch:
         self._watch.cancel()
 
 
-class Registry:
+class NodeRegistry:
     """Reads and writes entries. Raises SourceUnavailable, WireError, Transient after lost races, Permanent."""
 
     def __init__(self, etcd: EtcdClient) -> None:
@@ -81,11 +81,11 @@ class Registry:
         entries, _ = self._etcd.read_prefix(_TIDB_SERVERS)
         return frozenset(_decode_key(entry.key).rpartition("/")[2] for entry in entries)
 
-    def find_pump(self, node_id: str) -> Entry | None:
+    def find_pump(self, node_id: str) -> RegistryEntry | None:
         """The entry of one pump, or None."""
         return self._find_entry(PUMPS + node_id)
 
-    def find_drainer(self, node_id: str) -> Entry | None:
+    def find_drainer(self, node_id: str) -> RegistryEntry | None:
         """The entry of one consumer, or None."""
         return self._find_entry(DRAINERS + node_id)
 
@@ -149,9 +149,9 @@ class Registry:
         entries, _ = self._etcd.read_prefix(prefix.encode())
         return [NodeStatus.from_json(entry.value, _decode_key(entry.key)) for entry in entries]
 
-    def _find_entry(self, key: str) -> Entry | None:
+    def _find_entry(self, key: str) -> RegistryEntry | None:
         entry = self._etcd.get(key.encode())
-        return Entry(NodeStatus.from_json(entry.value, key), entry.mod_revision) if entry else None
+        return RegistryEntry(NodeStatus.from_json(entry.value, key), entry.mod_revision) if entry else None
 
     def _set_state(self, key: str, state: str, unless: str = "") -> NodeStatus:
         before: list[NodeStatus] = []

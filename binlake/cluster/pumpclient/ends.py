@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 import structlog
 
 from binlake.cluster.pumpclient.pumps import Pumps
-from binlake.cluster.pumpclient.transport import Refusal
+from binlake.cluster.pumpclient.transport import WriteRefusal
 from binlake.wire.pump_pb2 import WriteBinlogReq
 
 log = structlog.get_logger()
 
 
 @dataclass
-class End:
+class TransactionEnd:
     """A commit or rollback that is being sent to the pump `node_id`."""
 
     start_ts: int
@@ -44,7 +44,7 @@ class Ends:
         self._give_up_s = give_up_s
         self._settled = settled
         self._changed = threading.Condition()
-        self._queue: list[tuple[float, int, End]] = []
+        self._queue: list[tuple[float, int, TransactionEnd]] = []
         self._order = itertools.count()
         self._pending = 0
         self._stopped = False
@@ -52,7 +52,7 @@ class Ends:
         self.retries = 0
         self.given_up = 0
 
-    def put(self, end: End) -> None:
+    def put(self, end: TransactionEnd) -> None:
         """Send `end` now, and retry until it is accepted or given up."""
         with self._changed:
             self._pending += 1
@@ -72,13 +72,13 @@ class Ends:
         if self._thread is not None:
             self._thread.join()
 
-    def _try(self, end: End) -> None:
+    def _try(self, end: TransactionEnd) -> None:
         pump = self._pumps.find(end.node_id)
         if pump is None:
-            self._on_outcome(end, Refusal("the pump is not registered"))
+            self._on_outcome(end, WriteRefusal("the pump is not registered"))
             return
 
-        def record_outcome(refused: Refusal | None) -> None:
+        def record_outcome(refused: WriteRefusal | None) -> None:
             if refused is None:
                 self._pumps.record_success(pump)
             else:
@@ -87,7 +87,7 @@ class Ends:
 
         pump.connection.send(end.request, self._timeout_s, record_outcome)
 
-    def _on_outcome(self, end: End, refused: Refusal | None) -> None:
+    def _on_outcome(self, end: TransactionEnd, refused: WriteRefusal | None) -> None:
         late = time.monotonic() - end.begun > self._give_up_s
         with self._changed:
             if refused is not None and not late and not self._stopped:
@@ -112,7 +112,7 @@ class Ends:
         while (end := self._take_next()) is not None:
             self._try(end)
 
-    def _take_next(self) -> End | None:
+    def _take_next(self) -> TransactionEnd | None:
         with self._changed:
             while not self._stopped:
                 wait_s = self._queue[0][0] - time.monotonic() if self._queue else None

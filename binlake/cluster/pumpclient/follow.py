@@ -42,7 +42,7 @@ class PumpList(Protocol):
         """List and watch. Raises BinlakeError."""
 
 
-class Follower:
+class PumpListFollower:
     """Keeps `pumps` up to date from `start` to `stop`."""
 
     def __init__(self, registry: PumpList, pumps: Pumps) -> None:

@@ -14,19 +14,19 @@ from typing import Any
 
 from binlake.cluster.node import NodeStatus
 from binlake.cluster.pumpclient.strategy import matches_label
-from binlake.cluster.pumpclient.transport import Connect, Connection
+from binlake.cluster.pumpclient.transport import Connect, PumpConnection
 
 MAX_ERRORS = 10
 ONLINE = "online"
 
 
 @dataclass
-class Pump:
+class PumpState:
     """One pump; `errors`: failed writes in a row. Fields change under the lock of `Pumps`."""
 
     node_id: str
     host: str
-    connection: Connection
+    connection: PumpConnection
     state: str = ONLINE
     score: int = 0
     label: Mapping[str, Any] = field(default_factory=dict)
@@ -51,8 +51,8 @@ class Pumps:
         self._label = label
         self._label_fallback = label_fallback
         self._lock = threading.Lock()
-        self._known: dict[str, Pump] = {}
-        self._stale: list[Connection] = []
+        self._known: dict[str, PumpState] = {}
+        self._stale: list[PumpConnection] = []
 
     def replace(self, listed: Iterable[NodeStatus]) -> None:
         """Replace all entries by a listing; pumps that are not in it are removed."""
@@ -72,7 +72,7 @@ class Pumps:
             if status is None:
                 return
             if known is None:
-                known = self._known[node_id] = Pump(node_id, status.host, self._connect(status.host), status.state)
+                known = self._known[node_id] = PumpState(node_id, status.host, self._connect(status.host), status.state)
             elif known.state != status.state:
                 known.errors = 0  # its state has changed, so earlier refusals no longer count
             known.state, known.score, known.label = status.state, status.score, status.label or {}
@@ -82,29 +82,29 @@ class Pumps:
         with self._lock:
             return set(self._known)
 
-    def find(self, node_id: str) -> Pump | None:
+    def find(self, node_id: str) -> PumpState | None:
         """The pump with that node id, in any state; None if it is not registered."""
         with self._lock:
             return self._known.get(node_id)
 
-    def list_usable(self) -> Sequence[Pump]:
+    def list_usable(self) -> Sequence[PumpState]:
         """Pumps that may get a prewrite now, by node id; with `label_fallback`, any pump if none has the label."""
         return self._select_by_label([pump for pump in self._list_sorted() if pump.usable])
 
-    def list_online(self) -> Sequence[Pump]:
+    def list_online(self) -> Sequence[PumpState]:
         """Pumps that could get a prewrite, including avoided ones, by node id."""
         return self._select_by_label([pump for pump in self._list_sorted() if pump.state == ONLINE])
 
-    def list_avoided(self) -> Sequence[Pump]:
+    def list_avoided(self) -> Sequence[PumpState]:
         """Online pumps that have failed too often."""
         return [pump for pump in self._list_sorted() if pump.is_avoided]
 
-    def record_success(self, pump: Pump) -> None:
+    def record_success(self, pump: PumpState) -> None:
         """Record that a write or a probe reached `pump`."""
         with self._lock:
             pump.errors = 0
 
-    def record_failure(self, pump: Pump) -> bool:
+    def record_failure(self, pump: PumpState) -> bool:
         """Record that a write to `pump` failed; True if the pump is avoided from now on."""
         with self._lock:
             pump.errors += 1
@@ -118,11 +118,11 @@ class Pumps:
         for connection in connections:
             connection.close()
 
-    def _list_sorted(self) -> list[Pump]:
+    def _list_sorted(self) -> list[PumpState]:
         with self._lock:
             return [self._known[node_id] for node_id in sorted(self._known)]
 
-    def _select_by_label(self, pumps: list[Pump]) -> list[Pump]:
+    def _select_by_label(self, pumps: list[PumpState]) -> list[PumpState]:
         matching = [pump for pump in pumps if matches_label(pump.label, self._label)]
         return matching or (pumps if self._label_fallback else [])
 

@@ -17,7 +17,7 @@ from binlake.errors import BinlakeError, ConfigError, LostRange, SourceUnavailab
 from binlake.rpc import Channel, MessageStream, RpcError, Status, Tls
 from binlake.wire import blocks
 from binlake.wire.admin_pb2 import InfoReq, InfoResp, MeasureRangeReq, MeasureRangeResp
-from binlake.wire.blocks import Block
+from binlake.wire.blocks import BinlogBlock
 from binlake.wire.pump_pb2 import Pos, PullBinlogReq, PullBinlogResp
 
 Pulled = tuple[int, int, bytes]
@@ -95,7 +95,7 @@ class PumpReader:
         with self._open_channel() as channel, self._open(channel, after_ts) as stream:
             yield from self._receive(stream, after_ts, until_ts)
 
-    def pull_blocks(self, after_ts: int, until_ts: int) -> Generator[Block, None, None]:
+    def pull_blocks(self, after_ts: int, until_ts: int) -> Generator[BinlogBlock, None, None]:
         """Like `pull` with `until_ts`, many at once: a Binlake pump sends blocks; messages of others are grouped."""
         metadata = [blocks.ASKED]
         with self._open_channel() as channel, self._open(channel, after_ts, metadata) as stream:
@@ -204,7 +204,7 @@ class PumpReader:
         return {"pump": self.addr, "after_ts": after_ts}
 
 
-def _parse_blocks(messages: Sequence[bytes]) -> Iterator[Block]:
+def _parse_blocks(messages: Sequence[bytes]) -> Iterator[BinlogBlock]:
     """The binlogs of `messages` in their order. Raises DecodeError, WireError."""
     single: list[tuple[int, int, bytes]] = []
     for message in messages:

@@ -74,7 +74,7 @@ def matches_label(label: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
     return all(label.get(name) == value for name, value in wanted.items())
 
 
-class Range:
+class RoundRobin:
     """Round robin; the offset increases with each call and retry."""
 
     def __init__(self) -> None:
@@ -120,11 +120,11 @@ class Score:
         return next(n for n in left if pumps[n].node_id == chosen)
 
 
-_STRATEGIES: dict[str, type[Strategy]] = {"range": Range, "hash": Hash, "score": Score}
+_STRATEGIES: dict[str, type[Strategy]] = {"range": RoundRobin, "hash": Hash, "score": Score}
 
 
 def build_strategy(name: str) -> Strategy:
     """The strategy `name`; `range`, with a warning, for an unknown name (as the original does)."""
     if name not in _STRATEGIES:
         log.warning("unknown_pump_strategy", strategy=name, used="range")
-    return _STRATEGIES.get(name, Range)()
+    return _STRATEGIES.get(name, RoundRobin)()

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from binlake.cluster.pumpclient.outcomes import (
     Done,
-    Refusal,
+    WriteRefusal,
     build_refusal_from_error,
     build_refusal_from_status,
     read_any_outcome,
@@ -40,7 +40,7 @@ _ONE_BY_ONE = frozenset({Status.UNIMPLEMENTED, Status.RESOURCE_EXHAUSTED})
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentRequest:
     """A request to send; `done` receives its outcome."""
 
     request: WriteBinlogReq
@@ -48,16 +48,16 @@ class Sent:
     done: Done
 
 
-class Sender:
+class RequestSender:
     """Sends the requests of `sent` until None, and reports each outcome; `run` needs its own thread."""
 
-    def __init__(self, channel: Channel, sent: queue.SimpleQueue[Sent | None]) -> None:
+    def __init__(self, channel: Channel, sent: queue.SimpleQueue[SentRequest | None]) -> None:
         self._channel = channel
         self._sent = sent
-        self._held: Sent | None = None
+        self._held: SentRequest | None = None
         self._open = True
         self._one_by_one = False
-        self._waiting: deque[tuple[PendingCall, list[Sent]]] = deque()
+        self._waiting: deque[tuple[PendingCall, list[SentRequest]]] = deque()
 
     def run(self) -> None:
         """Send until the queue ends and all calls are answered."""
@@ -74,7 +74,7 @@ class Sender:
         at_once = _AT_ONCE if self._one_by_one else _CALLS_OF_MANY
         return self._open and len(self._waiting) < at_once and not self._sent.empty()
 
-    def _take(self) -> list[Sent]:
+    def _take(self) -> list[SentRequest]:
         """The next request of the queue, and as many waiting ones as fit into a call."""
         first = self._held or self._sent.get()
         self._held = None
@@ -94,7 +94,7 @@ class Sender:
             batch.append(sent)
         return batch
 
-    def _begin(self, batch: list[Sent]) -> None:
+    def _begin(self, batch: list[SentRequest]) -> None:
         if len(batch) < 2 or self._one_by_one:
             for sent in batch:
                 self._start(METHOD, sent.request.SerializeToString(), [sent])
@@ -103,7 +103,7 @@ class Sender:
         message = WriteBinlogsReq(cluster_id=batch[0].request.clusterID, payloads=payloads).SerializeToString()
         self._start(_MANY, message, batch)
 
-    def _start(self, method: str, message: bytes, batch: list[Sent]) -> None:
+    def _start(self, method: str, message: bytes, batch: list[SentRequest]) -> None:
         try:
             call = self._channel.start(method, message, max(sent.timeout_s for sent in batch))
         except RpcError as error:
@@ -115,7 +115,7 @@ class Sender:
         else:
             self._waiting.append((call, batch))
 
-    def _settle(self, call: PendingCall, batch: list[Sent]) -> None:
+    def _settle(self, call: PendingCall, batch: list[SentRequest]) -> None:
         if len(batch) == 1:
             batch[0].done(read_any_outcome(call.await_result))
             return
@@ -129,30 +129,30 @@ class Sender:
             else:
                 _refuse(batch, build_refusal_from_status(error))
         except DecodeError as error:
-            _refuse(batch, Refusal(f"damaged answer: {error}"))
+            _refuse(batch, WriteRefusal(f"damaged answer: {error}"))
         except Exception as error:
             log.exception("pump_send_failed")
             _refuse(batch, build_refusal_from_error(error))
         else:
             texts = {refusal.number: refusal.text for refusal in refusals}
             for number, sent in enumerate(batch):
-                sent.done(Refusal(texts[number]) if number in texts else None)
+                sent.done(WriteRefusal(texts[number]) if number in texts else None)
 
 
-def _refuse(batch: list[Sent], refusal: Refusal) -> None:
+def _refuse(batch: list[SentRequest], refusal: WriteRefusal) -> None:
     for sent in batch:
         sent.done(refusal)
 
 
-__all__ = ["Connect", "Connection", "Refusal", "RpcConnection", "build_rpc_connect"]
+__all__ = ["Connect", "PumpConnection", "RpcConnection", "WriteRefusal", "build_rpc_connect"]
 
 _CONNECT_S = 5.0
 
 
-class Connection(Protocol):
+class PumpConnection(Protocol):
     """A connection to one pump; thread-safe."""
 
-    def write(self, request: WriteBinlogReq, timeout_s: float) -> Refusal | None:
+    def write(self, request: WriteBinlogReq, timeout_s: float) -> WriteRefusal | None:
         """Send and wait for the outcome; None = stored."""
 
     def send(self, request: WriteBinlogReq, timeout_s: float, done: Done) -> None:
@@ -162,7 +162,7 @@ class Connection(Protocol):
         """Close the connection; unanswered calls fail."""
 
 
-Connect = Callable[[str], Connection]
+Connect = Callable[[str], PumpConnection]
 """Creates the connection to a target: HOST:PORT, or unix:PATH."""
 
 
@@ -180,12 +180,12 @@ class RpcConnection:
 
     def __init__(self, target: str, tls: Tls | None = None) -> None:
         self._channel = Channel(target, tls=tls, connect_timeout_s=_CONNECT_S)
-        self._queue: queue.SimpleQueue[Sent | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[SentRequest | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._sender: threading.Thread | None = None
         self._closed = False
 
-    def write(self, request: WriteBinlogReq, timeout_s: float) -> Refusal | None:
+    def write(self, request: WriteBinlogReq, timeout_s: float) -> WriteRefusal | None:
         """See Connection."""
         message = request.SerializeToString()
         return read_outcome(lambda: self._channel.call(METHOD, message, timeout_s))
@@ -195,12 +195,12 @@ class RpcConnection:
         with self._lock:
             closed = self._closed
             if not closed:
-                self._queue.put(Sent(request, timeout_s, done))
+                self._queue.put(SentRequest(request, timeout_s, done))
                 if self._sender is None:
                     self._sender = threading.Thread(target=self._run, name="pumpclient-send", daemon=True)
                     self._sender.start()
         if closed:
-            done(Refusal("the connection was closed"))
+            done(WriteRefusal("the connection was closed"))
 
     def close(self) -> None:
         """See Connection."""
@@ -212,4 +212,4 @@ class RpcConnection:
             self._sender.join()
 
     def _run(self) -> None:
-        Sender(self._channel, self._queue).run()
+        RequestSender(self._channel, self._queue).run()

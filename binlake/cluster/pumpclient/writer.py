@@ -15,12 +15,12 @@ import structlog
 from google.protobuf.message import EncodeError
 
 from binlake.cluster.node import NodeStatus
-from binlake.cluster.pumpclient.ends import End, Ends
-from binlake.cluster.pumpclient.follow import Follower, PumpList
-from binlake.cluster.pumpclient.pumps import ONLINE, Pump, Pumps
+from binlake.cluster.pumpclient.ends import Ends, TransactionEnd
+from binlake.cluster.pumpclient.follow import PumpList, PumpListFollower
+from binlake.cluster.pumpclient.pumps import ONLINE, Pumps, PumpState
 from binlake.cluster.pumpclient.sending import send_all
 from binlake.cluster.pumpclient.strategy import build_strategy
-from binlake.cluster.pumpclient.transport import Connect, Refusal, build_rpc_connect
+from binlake.cluster.pumpclient.transport import Connect, WriteRefusal, build_rpc_connect
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
 from binlake.rpc import Tls
 from binlake.wire.binlog_pb2 import Binlog
@@ -93,7 +93,7 @@ class PumpClient:
         self._times = options.times
         self._strategy = build_strategy(options.strategy)
         self._pumps = Pumps(connect or build_rpc_connect(options.tls), options.label, options.label_fallback)
-        self._follower = None if registry is None else Follower(registry, self._pumps)
+        self._follower = None if registry is None else PumpListFollower(registry, self._pumps)
         if options.socket:
             self._pumps.put(_SOCKET_NODE, NodeStatus(_SOCKET_NODE, f"unix:{options.socket}", ONLINE))
         self._lock = threading.Lock()
@@ -173,7 +173,7 @@ class PumpClient:
         """
         node_id = node_id or self._find_pump_of(binlog)
         self._start()
-        self._ends.put(End(binlog.start_ts, node_id, self._build_request(binlog)))
+        self._ends.put(TransactionEnd(binlog.start_ts, node_id, self._build_request(binlog)))
         return node_id
 
     def send_rollback(self, binlog: Binlog) -> str:
@@ -229,7 +229,7 @@ class PumpClient:
             raise Permanent("the binlog is too large", where=where, hint="split the transaction")
         return WriteBinlogReq(clusterID=self._cluster_id, payload=payload)
 
-    def _write_to_any(self, request: WriteBinlogReq, start_ts: int) -> Pump:
+    def _write_to_any(self, request: WriteBinlogReq, start_ts: int) -> PumpState:
         begun, tries = time.monotonic(), 0
         failed: dict[str, str] = {}
         while True:
@@ -250,7 +250,7 @@ class PumpClient:
                 failed = {}
                 self._stopped.wait(self._times.retry_prewrite)
 
-    def _try_every_pump(self, request: WriteBinlogReq, start_ts: int, failed: Mapping[str, str]) -> Pump:
+    def _try_every_pump(self, request: WriteBinlogReq, start_ts: int, failed: Mapping[str, str]) -> PumpState:
         """Try every online pump, whatever its errors so far; a success makes a pump usable again."""
         reasons = dict(failed)
         for pump in self._pumps.list_online():
@@ -271,7 +271,7 @@ class PumpClient:
         self._start()
         while True:
             pump = self._pumps.find(node_id)
-            refused = self._try(pump, request) if pump else Refusal("the pump is not registered")
+            refused = self._try(pump, request) if pump else WriteRefusal("the pump is not registered")
             if refused is None:
                 self.forget(binlog.start_ts)
                 return node_id
@@ -295,11 +295,11 @@ class PumpClient:
             raise Permanent("this client wrote no prewrite for it", where={"start_ts": binlog.start_ts})
         return node_id
 
-    def _try(self, pump: Pump, request: WriteBinlogReq) -> Refusal | None:
+    def _try(self, pump: PumpState, request: WriteBinlogReq) -> WriteRefusal | None:
         """None if it is stored, else the reason why not. Raises errors that a retry cannot fix."""
         return self._record_outcome(pump, pump.connection.write(request, self._times.write_timeout))
 
-    def _record_outcome(self, pump: Pump, refused: Refusal | None) -> Refusal | None:
+    def _record_outcome(self, pump: PumpState, refused: WriteRefusal | None) -> WriteRefusal | None:
         """Record `refused` for its pump, and return it. Raises errors that a retry cannot fix."""
         if refused is None:
             self._pumps.record_success(pump)

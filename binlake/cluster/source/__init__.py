@@ -15,21 +15,21 @@ from binlake.cluster.source.status import (
     Unreachable,
     read_status,
 )
-from binlake.cluster.source.steps import Shown, Step
+from binlake.cluster.source.steps import DdlStep, ShownTable
 from binlake.cluster.source.tidb import StatusPort, TidbSource
 
 __all__ = [
     "Absent",
     "Committed",
+    "DdlStep",
     "JobHistory",
     "Locked",
     "RolledBack",
-    "Shown",
+    "ShownTable",
     "Source",
     "SqlHistory",
     "Status",
     "StatusPort",
-    "Step",
     "TidbSource",
     "Unknown",
     "Unreachable",

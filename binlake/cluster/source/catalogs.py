@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 
-from binlake.cluster.placement import Registry
+from binlake.cluster.placement import NodeRegistry
 from binlake.cluster.source.hearing import FEEDER_PATH
 from binlake.cluster.source.tidb import StatusPort
 from binlake.errors import Permanent
@@ -25,7 +25,7 @@ _TIDB_HINT = (
 )
 
 
-def check_catalogs(port: StatusPort, registry: Registry, cluster_id: int) -> None:
+def check_catalogs(port: StatusPort, registry: NodeRegistry, cluster_id: int) -> None:
     """Raises Permanent if a status port that answers is not that of the PD's one feeder, or of the PD's TiDB cluster.
 
     If none answers, whatever needs an answer says so.
@@ -45,14 +45,14 @@ def check_catalogs(port: StatusPort, registry: Registry, cluster_id: int) -> Non
             raise Permanent("source.status-url is that of another PD's feeder", where=where, hint=_HINT)
 
 
-def check_servers(port: StatusPort, registry: Registry) -> None:
+def check_servers(port: StatusPort, registry: NodeRegistry) -> None:
     """Raises Permanent if TiDB servers that answer are not of one cluster, that of the PD."""
     # A server that starts again has another id, and may do so between two questions.
     if _find_stranger(port, registry) is not None and (error := _find_stranger(port, registry)) is not None:
         raise error
 
 
-def _find_stranger(port: StatusPort, registry: Registry) -> Permanent | None:
+def _find_stranger(port: StatusPort, registry: NodeRegistry) -> Permanent | None:
     answers = [(url, _read_servers(body)) for url, body in port.find_each(_SERVERS_PATH)]
     known = [(url, servers) for url, servers in answers if servers]
     if not known:

@@ -17,7 +17,7 @@ from binlake.errors import LostRange, SourceUnavailable
 from binlake.rpc import Tls
 
 if TYPE_CHECKING:
-    from binlake.config.model import Source
+    from binlake.config.model import SourceSection
 
 log = structlog.get_logger(__name__)
 
@@ -26,7 +26,7 @@ _RENEW_S = HOLD_S / 4
 
 
 @contextmanager
-def hold_gc(source: Source, service: str, ts: int, renew_s: float = _RENEW_S) -> Iterator[None]:
+def hold_gc(source: SourceSection, service: str, ts: int, renew_s: float = _RENEW_S) -> Iterator[None]:
     """Keep rows as of `ts` readable inside the context. Raises LostRange if GC has passed `ts`, SourceUnavailable."""
     tls = Tls.of(*source.security.list_files())
     with closing(RegionClient(list(source.pd_urls), source.timeout_s, tls)) as regions:

@@ -22,7 +22,7 @@ _PUT = 0
 
 
 @dataclass(frozen=True)
-class Step:
+class DdlStep:
     """One step of a DDL job: schema version, commit_ts, kind (TiDB's number; that of the clause) and table id.
 
     If the step's transaction may still be running, `commit_ts` is its start_ts, and `action` is 0: any kind.
@@ -35,7 +35,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownTable:
     """A table as a server sees it: `version`: its loaded schema version; `info`: TableInfo (None: no such table)."""
 
     version: int
@@ -69,28 +69,28 @@ def parse_newest_version(body: str) -> int | None:
     return int(value or b"0") + bool(info.get("lock"))
 
 
-def parse_step(version: int, body: str) -> Step | None:
+def parse_step(version: int, body: str) -> DdlStep | None:
     """The step of `version` in the answer for its key; None if it does not exist, as its transaction never committed.
 
     Raises SourceUnavailable, WireError.
     """
     info = _parse_record(body)
     if lock := info.get("lock"):
-        return Step(version, int(lock["start_ts"]), 0, 0)
+        return DdlStep(version, int(lock["start_ts"]), 0, 0)
     value = _find_value(info)
     if value is None:
         return None
     diff = json.loads(value)
-    return Step(version, _find_newest_write(info)["commit_ts"], int(diff["type"]), int(diff.get("table_id") or 0))
+    return DdlStep(version, _find_newest_write(info)["commit_ts"], int(diff["type"]), int(diff.get("table_id") or 0))
 
 
-def parse_shown_table(body: str | None) -> Shown:
+def parse_shown_table(body: str | None) -> ShownTable:
     """The definition in an answer to `/db-table/ID`; None if the server knows no such table. Raises WireError."""
     if body is None:
-        return Shown(0, None)
+        return ShownTable(0, None)
     try:
         answer = json.loads(body)
-        return Shown(int(answer["schema_version"]), answer["table_info"])
+        return ShownTable(int(answer["schema_version"]), answer["table_info"])
     except (ValueError, TypeError, KeyError) as error:
         raise WireError(f"the answer to /db-table is not a definition: {error!r}") from error
 

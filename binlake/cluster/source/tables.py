@@ -12,10 +12,10 @@ from binlake.rows.schema import SchemaState
 from binlake.rows.schema.spool import JobSpool
 
 if TYPE_CHECKING:
-    from binlake.config.model import Source
+    from binlake.config.model import SourceSection
 
 
-def read_table_names(source: Source) -> list[tuple[str, str]]:
+def read_table_names(source: SourceSection) -> list[tuple[str, str]]:
     """(db, table) of all tables, views and sequences of `source`. Raises SourceUnavailable, SchemaError, Transient.
 
     `source` has its password. A feeder's status address gives the tables of its servers under its own names.

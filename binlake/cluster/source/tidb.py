@@ -20,8 +20,8 @@ from binlake.cluster.source.protocol import JobHistory
 from binlake.cluster.source.status import Status, Unknown, read_status
 from binlake.cluster.source.steps import (
     VERSION_KEY,
-    Shown,
-    Step,
+    DdlStep,
+    ShownTable,
     encode_step_key,
     parse_newest_version,
     parse_shown_table,
@@ -213,11 +213,11 @@ class TidbSource:
         its DDL is one step. Raises SourceUnavailable, WireError."""
         return parse_newest_version(self.port.get(f"/mvcc/hex/{VERSION_KEY.hex()}"))
 
-    def fetch_schema_step(self, version: int) -> Step | None:
+    def fetch_schema_step(self, version: int) -> DdlStep | None:
         """The step that created `version`; None if it was never created. Raises SourceUnavailable, WireError."""
         return parse_step(version, self.port.get(f"/mvcc/hex/{encode_step_key(version).hex()}"))
 
-    def fetch_shown_table(self, table_id: int) -> Shown:
+    def fetch_shown_table(self, table_id: int) -> ShownTable:
         """The server's current table, including steps of a running DDL. Raises SourceUnavailable, WireError."""
         return parse_shown_table(self.port.find(f"/db-table/{table_id}"))
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from binlake import tso
 from binlake.cluster.placement import open_placement
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.config.feedfiles import build_feed_path, write_feed_file
 from binlake.config.model import Replication
 from binlake.config.storage import list_storage_warnings
 from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable
-from binlake.extras.changefeed.replicationfile import ReplicationFile
+from binlake.extras.changefeed.replicationfile import LoadedReplication
 from binlake.extras.changefeed.section import build_section, dump_section_keys
 from binlake.feed.checks import FeedReport, check_tables, read_landed_tables, require_servers_answer
 from binlake.feed.ownposition import adopt_position
@@ -34,7 +34,7 @@ def open_window_log(replication: Replication) -> WindowLog:
     return WindowLog(LakePaths.of(replication))
 
 
-def start_ts_of(file: ReplicationFile, start_ts: int) -> str:
+def start_ts_of(file: LoadedReplication, start_ts: int) -> str:
     """The start of a new feed: `start_ts`, or if 0 the present time of PD; "" (the first window) without a lake.
 
     Raises LostRange for a start before the lake's, ConfigError for a start in the future.
@@ -61,7 +61,7 @@ def start_ts_of(file: ReplicationFile, start_ts: int) -> str:
     return str(start_ts or now)
 
 
-def check_feed(file: ReplicationFile, feed: Feed, *, unreachable_ok: bool) -> FeedReport:
+def check_feed(file: LoadedReplication, feed: FeedSection, *, unreachable_ok: bool) -> FeedReport:
     """Check the feed's brokers, its registry and its tables at the end of the lake, if anything has landed.
 
     Raises the first problem.
@@ -85,7 +85,7 @@ def check_feed(file: ReplicationFile, feed: Feed, *, unreachable_ok: bool) -> Fe
     return report
 
 
-def store_new_feed(file: ReplicationFile, feed: Feed) -> Path:
+def store_new_feed(file: LoadedReplication, feed: FeedSection) -> Path:
     """Write the file of a new feed, without the state of an earlier feed with its name. Raises ConfigError."""
     if any(feed.name == other.name for other in file.replication.feed):
         raise ConfigError(
@@ -104,7 +104,7 @@ def store_new_feed(file: ReplicationFile, feed: Feed) -> Path:
     return path
 
 
-def require_own_file(file: ReplicationFile, feed: str) -> Path:
+def require_own_file(file: LoadedReplication, feed: str) -> Path:
     """The file of the feed. Raises ConfigError for a feed that is a section of the replication's file."""
     file.replication.require_feed(feed)
     path = build_feed_path(file.file, file.replication.name, feed)
@@ -116,7 +116,7 @@ def require_own_file(file: ReplicationFile, feed: str) -> Path:
     return path
 
 
-def move_feed(file: ReplicationFile, feed: Feed, path: Path, ts: str) -> Feed:
+def move_feed(file: LoadedReplication, feed: FeedSection, path: Path, ts: str) -> FeedSection:
     """Let the feed continue after `ts` (commit_ts), whatever it has sent, as if it had been created there.
 
     Raises ConfigError for a running feed or one that ends before `ts`, and what `forget_position` raises.
@@ -135,7 +135,7 @@ def move_feed(file: ReplicationFile, feed: Feed, path: Path, ts: str) -> Feed:
     return moved
 
 
-def adopt_sink_position(file: ReplicationFile, feed: Feed) -> None:
+def adopt_sink_position(file: LoadedReplication, feed: FeedSection) -> None:
     """Believe the position that the feed's sink reports.
 
     Raises ConfigError for a running feed, Transient, Permanent.
@@ -151,7 +151,7 @@ def adopt_sink_position(file: ReplicationFile, feed: Feed) -> None:
     adopt_position(windows, feed, file.replication.name, state)
 
 
-def remove_feed(file: ReplicationFile, feed: Feed, path: Path, *, force: bool) -> list[str]:
+def remove_feed(file: LoadedReplication, feed: FeedSection, path: Path, *, force: bool) -> list[str]:
     """Remove the feed's state, messages in the lake, position at the sink, and file. Returns what stays.
 
     `force`: even if the sink does not answer. Raises LeaseHeld while encode runs for it, Transient, Permanent.

@@ -11,11 +11,11 @@ from typing import Any
 
 from binlake.base.arguments import add_output, read_moment
 from binlake.base.terminal import print_table
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.config.feedfiles import write_feed_file
 from binlake.errors import ConfigError, Permanent
 from binlake.extras.changefeed import actions
-from binlake.extras.changefeed.replicationfile import ReplicationFile, find_replication_file
+from binlake.extras.changefeed.replicationfile import LoadedReplication, find_replication_file
 from binlake.extras.changefeed.section import build_section, dump_section_keys
 from binlake.extras.changefeed.summaries import describe_feed, describe_section, summarize_feed
 from binlake.feed.checks import FeedReport
@@ -77,7 +77,7 @@ class ChangefeedCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Execute the action and print the result. Raises BinlakeError."""
-        act: Mapping[str, Callable[[ReplicationFile, argparse.Namespace], None]] = {
+        act: Mapping[str, Callable[[LoadedReplication, argparse.Namespace], None]] = {
             "create": _create, "list": _list, "query": _query, "pause": _pause, "resume": _resume, "update": _update,
             "remove": _remove,
         }  # fmt: skip
@@ -113,7 +113,7 @@ def _read_moment_or_now(text: str) -> int:
     return 0 if text == "now" else read_moment(text)
 
 
-def _create(file: ReplicationFile, args: argparse.Namespace) -> None:
+def _create(file: LoadedReplication, args: argparse.Namespace) -> None:
     options = _read_options(args) | {"name": args.changefeed_id or str(uuid.uuid4())}
     feed = build_section(options, args.config)
     start = actions.start_ts_of(file, args.start_ts)
@@ -129,7 +129,7 @@ def _create(file: ReplicationFile, args: argparse.Namespace) -> None:
     print(f"Create changefeed successfully!\nID: {feed.name}\nInfo: {json.dumps(summary)}")
 
 
-def _list(file: ReplicationFile, args: argparse.Namespace) -> None:
+def _list(file: LoadedReplication, args: argparse.Namespace) -> None:
     feeds = [summarize_feed(file.replication, feed) for feed in file.replication.feed]
     if args.output == "json":
         print(json.dumps(feeds))
@@ -141,13 +141,13 @@ def _list(file: ReplicationFile, args: argparse.Namespace) -> None:
     print_table(("id", "state", "checkpoint", "commit time", "lag s", "error"), rows, whole=("checkpoint",))
 
 
-def _query(file: ReplicationFile, args: argparse.Namespace) -> None:
+def _query(file: LoadedReplication, args: argparse.Namespace) -> None:
     feed = file.replication.require_feed(args.changefeed_id)
     info = summarize_feed(file.replication, feed)["summary"] if args.simple else describe_feed(file.replication, feed)
     print(json.dumps(info, indent=None if args.output == "json" else 2, ensure_ascii=False))
 
 
-def _pause(file: ReplicationFile, args: argparse.Namespace) -> None:
+def _pause(file: LoadedReplication, args: argparse.Namespace) -> None:
     feed = file.replication.require_feed(args.changefeed_id)
     windows = actions.open_window_log(file.replication)
     _require_state(read_state(windows, feed.name), feed.name, ("normal", "removed", "stopped", "error"), "paused")
@@ -155,7 +155,7 @@ def _pause(file: ReplicationFile, args: argparse.Namespace) -> None:
     _print_state(args, file, feed, "is stopped; changes committed meanwhile are sent after `resume`")
 
 
-def _resume(file: ReplicationFile, args: argparse.Namespace) -> None:
+def _resume(file: LoadedReplication, args: argparse.Namespace) -> None:
     feed = file.replication.require_feed(args.changefeed_id)
     windows = actions.open_window_log(file.replication)
     if args.overwrite_checkpoint_ts is not None:
@@ -176,12 +176,12 @@ def _resume(file: ReplicationFile, args: argparse.Namespace) -> None:
     _print_state(args, file, feed, "is normal and continues with the next window")
 
 
-def _is_past_target(file: ReplicationFile, feed: Feed) -> bool:
+def _is_past_target(file: LoadedReplication, feed: FeedSection) -> bool:
     checkpoint = summarize_feed(file.replication, feed)["summary"]["tso"]
     return bool(feed.target_ts) and int(checkpoint or 0) >= int(feed.target_ts)
 
 
-def _update(file: ReplicationFile, args: argparse.Namespace) -> None:
+def _update(file: LoadedReplication, args: argparse.Namespace) -> None:
     feed = file.replication.require_feed(args.changefeed_id)
     path = actions.require_own_file(file, feed.name)
     windows = actions.open_window_log(file.replication)
@@ -199,7 +199,7 @@ def _update(file: ReplicationFile, args: argparse.Namespace) -> None:
     _print_state(args, file, changed, "is updated; `resume` lets it continue")
 
 
-def _remove(file: ReplicationFile, args: argparse.Namespace) -> None:
+def _remove(file: LoadedReplication, args: argparse.Namespace) -> None:
     feed = file.replication.require_feed(args.changefeed_id)
     stays = actions.remove_feed(file, feed, actions.require_own_file(file, feed.name), force=args.force)
     checkpoint = {"id": feed.name, "sink_uri": describe_section(feed)["sink_uri"], "stays": stays}
@@ -249,7 +249,7 @@ def _show_warnings(report: FeedReport) -> None:
         print(f"warning: {text}", file=sys.stderr)
 
 
-def _print_state(args: argparse.Namespace, file: ReplicationFile, feed: Feed, what: str) -> None:
+def _print_state(args: argparse.Namespace, file: LoadedReplication, feed: FeedSection, what: str) -> None:
     if args.output == "json":
         print(json.dumps(summarize_feed(file.replication, feed)))
         return

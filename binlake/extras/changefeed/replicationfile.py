@@ -14,20 +14,20 @@ from binlake.errors import ConfigError
 _PD_PORT = 2379
 
 
-class ReplicationFile(NamedTuple):
+class LoadedReplication(NamedTuple):
     """A replication and its file."""
 
     file: Path
     replication: Replication
 
 
-def find_replication_file(pd: str, file: str) -> ReplicationFile:
+def find_replication_file(pd: str, file: str) -> LoadedReplication:
     """The replication of `--replication FILE` or of `--pd URLS`; without both, the only one in the folder.
 
     Raises ConfigError unless exactly one matches.
     """
     if file:
-        chosen = ReplicationFile(Path(file), load_replication(file, secrets=False))
+        chosen = LoadedReplication(Path(file), load_replication(file, secrets=False))
         if pd and not _shares_pd(pd, chosen.replication):
             raise ConfigError(
                 "the replication has another PD", where={"pd": pd, "replication": chosen.replication.name,
@@ -35,7 +35,7 @@ def find_replication_file(pd: str, file: str) -> ReplicationFile:
             )  # fmt: skip
         return chosen
     folder = find_replications()
-    matching = [ReplicationFile(*item) for item in folder.good.items() if not pd or _shares_pd(pd, item[1])]
+    matching = [LoadedReplication(*item) for item in folder.good.items() if not pd or _shares_pd(pd, item[1])]
     if len(matching) == 1:
         return matching[0]
     names = ", ".join(chosen.replication.name for chosen in matching)

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from pydantic import ValidationError
 
 from binlake.base.tomlfile import build_readable_error, read_toml
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.config.protocols import AvroOptions
 from binlake.config.sinkuri import parse_sink_uri
 from binlake.errors import ConfigError
@@ -159,7 +159,7 @@ def _read_dispatchers(entries: Any, path: Path) -> list[dict[str, Any]]:
 Keys = Mapping[str, Any]
 
 
-def build_section(given: Keys, config: str, base: Keys | None = None) -> Feed:
+def build_section(given: Keys, config: str, base: Keys | None = None) -> FeedSection:
     """The feed of the keys `given`, the file `config` (empty: none), and `base`, whose keys both override.
 
     Raises ConfigError.
@@ -177,14 +177,14 @@ def build_section(given: Keys, config: str, base: Keys | None = None) -> Feed:
         keys["dispatchers"] = [{"matcher": ["*.*"], "topic": sink.topic}]
     keys |= {"dispatchers": _add_topics(keys["dispatchers"], sink.topic)} if "dispatchers" in keys else {}
     try:
-        feed = Feed.model_validate(keys)
+        feed = FeedSection.model_validate(keys)
     except ValidationError as error:
-        raise build_readable_error(error, Feed, config or "the command's options") from None
+        raise build_readable_error(error, FeedSection, config or "the command's options") from None
     feed.require_rules()
     return feed
 
 
-def dump_section_keys(feed: Feed) -> dict[str, Any]:
+def dump_section_keys(feed: FeedSection) -> dict[str, Any]:
     """The keys of the feed's section."""
     return feed.model_dump(mode="json", by_alias=True, exclude_unset=True)
 

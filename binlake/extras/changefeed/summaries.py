@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from binlake import tso
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.config.model import Replication
 from binlake.config.sinkuri import mask_credentials, mask_sink_uri
 from binlake.feed.state import FeedProgress, FeedState, read_progress, read_state
@@ -13,7 +13,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 
 
-def summarize_feed(replication: Replication, feed: Feed) -> dict[str, Any]:
+def summarize_feed(replication: Replication, feed: FeedSection) -> dict[str, Any]:
     """The feed as shown by `list`: id and namespace, state, checkpoint, lag, error."""
     windows = WindowLog(LakePaths.of(replication))
     state, progress = read_state(windows, feed.name), read_progress(windows, feed.name, feed.first_ts)
@@ -31,7 +31,7 @@ def summarize_feed(replication: Replication, feed: Feed) -> dict[str, Any]:
     }
 
 
-def describe_feed(replication: Replication, feed: Feed) -> dict[str, Any]:
+def describe_feed(replication: Replication, feed: FeedSection) -> dict[str, Any]:
     """The feed as shown by `query`: section, progress, state and reason."""
     windows = WindowLog(LakePaths.of(replication))
     state, progress = read_state(windows, feed.name), read_progress(windows, feed.name, feed.first_ts)
@@ -43,7 +43,7 @@ def describe_feed(replication: Replication, feed: Feed) -> dict[str, Any]:
     }
 
 
-def describe_section(feed: Feed) -> dict[str, Any]:
+def describe_section(feed: FeedSection) -> dict[str, Any]:
     """The section as printed by `create`."""
     config = {"rules": list(feed.rules), "dispatchers": [rule.model_dump(mode="json") for rule in feed.dispatchers]}
     return {

@@ -23,7 +23,7 @@ from binlake.errors import ConfigError
 from binlake.extras.importing.dmtask import Choices, import_task
 from binlake.extras.importing.document import read_toml_entries, read_yaml
 from binlake.extras.importing.drainer import import_drainer
-from binlake.extras.importing.report import FATES, Outcome
+from binlake.extras.importing.report import FATES, ImportOutcome
 
 _LAKE = "/var/lib/binlake/lake"
 
@@ -89,7 +89,7 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
 
 
-def _finish(args: argparse.Namespace, outcome: Outcome, source: Path) -> int:
+def _finish(args: argparse.Namespace, outcome: ImportOutcome, source: Path) -> int:
     name = outcome.replication["name"]
     _require_valid(outcome.replication, source)
     files = {args.out / f"{name}.toml": outcome.replication}
@@ -118,11 +118,11 @@ def _finish(args: argparse.Namespace, outcome: Outcome, source: Path) -> int:
     return 0
 
 
-def _choose_command(outcome: Outcome) -> str:
+def _choose_command(outcome: ImportOutcome) -> str:
     return "dm" if outcome.feeder else "drainer"
 
 
-def _print_report(outcome: Outcome, files: list[str], secrets: list[str]) -> None:
+def _print_report(outcome: ImportOutcome, files: list[str], secrets: list[str]) -> None:
     for line in sorted(outcome.lines, key=lambda line: (line.file, line.line)):
         print(line)
     counts = Counter(line.fate for line in outcome.lines)

@@ -13,8 +13,8 @@ from typing import Any
 
 from binlake.errors import ConfigError
 from binlake.extras.importing import notes
-from binlake.extras.importing.document import Entry
-from binlake.extras.importing.report import Outcome, say_notes, set_value
+from binlake.extras.importing.document import DocumentEntry
+from binlake.extras.importing.report import ImportOutcome, say_notes, set_value
 from binlake.extras.importing.rules import Instance, find_table_lists, take_rules
 from binlake.extras.importing.scope import TEMPLATE, Scope
 from binlake.extras.importing.units import UNIT_KEYS, find_unit, take_syncer, take_validated_sources, take_validator
@@ -50,10 +50,10 @@ class Choices:
     keep_schema_names: bool = False
 
 
-def import_task(task: Entry, sources: Sequence[Entry], choices: Choices) -> Outcome:
+def import_task(task: DocumentEntry, sources: Sequence[DocumentEntry], choices: Choices) -> ImportOutcome:
     """The replication and the feeder of a task. Raises ConfigError."""
     keys = task.read_table(TASK_KEYS)
-    outcome = Outcome()
+    outcome = ImportOutcome()
     _require(task, keys, ("name", "target-database", "mysql-instances"))
     name = _take_name(outcome, keys["name"])
     outcome.replication["source"] = {
@@ -73,13 +73,13 @@ def import_task(task: Entry, sources: Sequence[Entry], choices: Choices) -> Outc
     return outcome
 
 
-def _require(entry: Entry, keys: Mapping[str, Entry], names: Sequence[str]) -> None:
+def _require(entry: DocumentEntry, keys: Mapping[str, DocumentEntry], names: Sequence[str]) -> None:
     missing = [name for name in names if name not in keys]
     if missing:
         raise entry.build_error(f"`{missing[0]}` is missing", "add it: DM requires it too")
 
 
-def _take_name(outcome: Outcome, entry: Entry) -> str:
+def _take_name(outcome: ImportOutcome, entry: DocumentEntry) -> str:
     text = entry.read_text()
     name = re.sub(r"[^a-z0-9_-]", "-", text.lower())
     if not _NAME.fullmatch(name):
@@ -93,7 +93,7 @@ def _take_name(outcome: Outcome, entry: Entry) -> str:
     return name
 
 
-def _take_switches(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
+def _take_switches(outcome: ImportOutcome, keys: Mapping[str, DocumentEntry]) -> None:
     say_notes(outcome, keys, notes.TASK)
     if entry := keys.get("column-mappings"):
         raise entry.build_error(
@@ -113,7 +113,7 @@ def _take_switches(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
         _say_shard_mode(outcome, entry)
 
 
-def _say_shard_mode(outcome: Outcome, entry: Entry) -> None:
+def _say_shard_mode(outcome: ImportOutcome, entry: DocumentEntry) -> None:
     mode = entry.read_text()
     if mode not in ("", "pessimistic", "optimistic"):
         raise entry.build_error(f"unknown shard-mode {mode!r}", "use pessimistic, optimistic or empty")
@@ -127,7 +127,7 @@ def _say_shard_mode(outcome: Outcome, entry: Entry) -> None:
     outcome.say(entry, "differs", text)
 
 
-def _take_target(outcome: Outcome, entry: Entry) -> None:
+def _take_target(outcome: ImportOutcome, entry: DocumentEntry) -> None:
     keys = entry.read_table(_SERVER_KEYS)
     for name in ("host", "port", "user"):
         if name in keys:
@@ -141,7 +141,7 @@ def _take_target(outcome: Outcome, entry: Entry) -> None:
         outcome.take(one, f"target.security.{name}", one.read_text())
 
 
-def _read_instances(entry: Entry, sources: Sequence[Entry], choices: Choices) -> list[Instance]:
+def _read_instances(entry: DocumentEntry, sources: Sequence[DocumentEntry], choices: Choices) -> list[Instance]:
     instances: list[Instance] = []
     distinct = len(entry.read_items()) > 1 and not choices.keep_schema_names
     for one in entry.read_items():
@@ -177,7 +177,7 @@ def _read_instances(entry: Entry, sources: Sequence[Entry], choices: Choices) ->
     return instances
 
 
-def _require_distinct_names(entry: Entry, instances: Sequence[Instance]) -> None:
+def _require_distinct_names(entry: DocumentEntry, instances: Sequence[Instance]) -> None:
     """Require that a database's name identifies its source: no source's name may begin with another's."""
     names = [instance.scope.prefix.lower() for instance in instances]
     for first, second in permutations(names, 2):
@@ -188,18 +188,18 @@ def _require_distinct_names(entry: Entry, instances: Sequence[Instance]) -> None
             )
 
 
-def _read_source_id(file: Entry) -> str:
+def _read_source_id(file: DocumentEntry) -> str:
     keys = file.read_table(SOURCE_KEYS)
     _require(file, keys, ("source-id", "from"))
     return keys["source-id"].read_text()
 
 
-def _sort_sources(instances: Sequence[Instance], sources: Sequence[Entry]) -> list[Entry]:
+def _sort_sources(instances: Sequence[Instance], sources: Sequence[DocumentEntry]) -> list[DocumentEntry]:
     by_id = {_read_source_id(file): file for file in sources}
     return [by_id[instance.source] for instance in instances]
 
 
-def _take_units(outcome: Outcome, task: Mapping[str, Entry], instances: Sequence[Instance]) -> None:
+def _take_units(outcome: ImportOutcome, task: Mapping[str, DocumentEntry], instances: Sequence[Instance]) -> None:
     """Take the syncers and validators; the settings of snapshots belong to each source."""
     _check_sets(outcome, task, instances)
     first, *others = (find_unit(task, one.keys, "syncer") for one in instances)
@@ -214,7 +214,7 @@ def _take_units(outcome: Outcome, task: Mapping[str, Entry], instances: Sequence
         take_validator(outcome, entry)
 
 
-def _check_sets(outcome: Outcome, task: Mapping[str, Entry], instances: Sequence[Instance]) -> None:
+def _check_sets(outcome: ImportOutcome, task: Mapping[str, DocumentEntry], instances: Sequence[Instance]) -> None:
     """Check settings that no instance names too, so that no key of the file is ignored."""
     for unit, known in UNIT_KEYS.items():
         used = {settings.key for one in instances if (settings := find_unit(task, one.keys, unit)) is not None}
@@ -224,7 +224,7 @@ def _check_sets(outcome: Outcome, task: Mapping[str, Entry], instances: Sequence
                 outcome.say(entry, "none", "omitted, since no instance names it")
 
 
-def _take_feeder(outcome: Outcome, name: str, choices: Choices) -> None:
+def _take_feeder(outcome: ImportOutcome, name: str, choices: Choices) -> None:
     host, _, port = choices.tracker.rpartition(":")
     if not host or not port.isdecimal():
         raise ConfigError("--tracker must be HOST:PORT", where={"tracker": choices.tracker})
@@ -237,7 +237,9 @@ def _take_feeder(outcome: Outcome, name: str, choices: Choices) -> None:
     outcome.secrets.append("BINLAKE_TRACKER_PASSWORD")
 
 
-def _take_source(outcome: Outcome, task: Mapping[str, Entry], instance: Instance, file: Entry) -> None:
+def _take_source(
+    outcome: ImportOutcome, task: Mapping[str, DocumentEntry], instance: Instance, file: DocumentEntry
+) -> None:
     keys = file.read_table(SOURCE_KEYS)
     values: dict[str, Any] = {"name": instance.source}
     outcome.say(keys["source-id"], "taken", f'source.name = "{instance.source}" of the feeder')
@@ -258,7 +260,7 @@ def _take_source(outcome: Outcome, task: Mapping[str, Entry], instance: Instance
     outcome.feeder["source"].append(values)
 
 
-def _take_server(outcome: Outcome, entry: Entry, instance: Instance, values: dict[str, Any]) -> None:
+def _take_server(outcome: ImportOutcome, entry: DocumentEntry, instance: Instance, values: dict[str, Any]) -> None:
     keys = entry.read_table(_SERVER_KEYS)
     for name in ("host", "port", "user"):
         if name in keys:
@@ -273,7 +275,7 @@ def _take_server(outcome: Outcome, entry: Entry, instance: Instance, values: dic
         outcome.say(one, "taken", f"source.security.{name} of the feeder")
 
 
-def _list_tls_files(outcome: Outcome, keys: Mapping[str, Entry]) -> Iterator[tuple[str, Entry]]:
+def _list_tls_files(outcome: ImportOutcome, keys: Mapping[str, DocumentEntry]) -> Iterator[tuple[str, DocumentEntry]]:
     """The keys of a server's `security` that name files, by name; the others get a line."""
     for name, one in (keys["security"].read_table(_TLS_KEYS) if "security" in keys else {}).items():
         if name in ("ssl-ca", "ssl-cert", "ssl-key"):
@@ -289,7 +291,7 @@ _MODES = {
 }
 
 
-def _take_start(outcome: Outcome, mode: Entry | None, instance: Instance, values: dict[str, Any]) -> None:
+def _take_start(outcome: ImportOutcome, mode: DocumentEntry | None, instance: Instance, values: dict[str, Any]) -> None:
     word = mode.read_text() if mode is not None else "all"
     if word not in _MODES and mode is not None:
         raise mode.build_error(
@@ -311,7 +313,7 @@ def _take_start(outcome: Outcome, mode: Entry | None, instance: Instance, values
     outcome.say(mode, "taken" if known else "differs", text)
 
 
-def _take_log_position(outcome: Outcome, meta: Entry | None) -> dict[str, Any]:
+def _take_log_position(outcome: ImportOutcome, meta: DocumentEntry | None) -> dict[str, Any]:
     position = meta.read_table(("binlog-name", "binlog-pos", "binlog-gtid")) if meta is not None else {}
     if "binlog-gtid" in position and position["binlog-gtid"].read_text():
         outcome.say(
@@ -325,7 +327,9 @@ def _take_log_position(outcome: Outcome, meta: Entry | None) -> dict[str, Any]:
     return {"mode": "now"}
 
 
-def _take_snapshot(outcome: Outcome, task: Mapping[str, Entry], instance: Instance, values: dict[str, Any]) -> None:
+def _take_snapshot(
+    outcome: ImportOutcome, task: Mapping[str, DocumentEntry], instance: Instance, values: dict[str, Any]
+) -> None:
     snapshot: dict[str, Any] = {}
     dump, load = find_unit(task, instance.keys, "mydumper"), find_unit(task, instance.keys, "loader")
     if dump is not None:

@@ -22,7 +22,7 @@ _Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True)
-class Entry:
+class DocumentEntry:
     """A value and its position: `key` is its path in the file, `line` is 0 if unknown.
 
     `value`: text, a number, a boolean or None; a mapping of names to entries; a tuple of entries.
@@ -33,7 +33,7 @@ class Entry:
     line: int
     value: Any
 
-    def read_table(self, known: Collection[str]) -> Mapping[str, Entry]:
+    def read_table(self, known: Collection[str]) -> Mapping[str, DocumentEntry]:
         """Its keys that have a value. Raises ConfigError for a key that is not in `known`."""
         entries = self.read_mapping()
         for name, entry in entries.items():
@@ -43,7 +43,7 @@ class Entry:
                 raise entry.build_error(f"unknown key `{entry.key}`", hint)
         return {name: entry for name, entry in entries.items() if entry.value is not None}
 
-    def read_mapping(self) -> Mapping[str, Entry]:
+    def read_mapping(self) -> Mapping[str, DocumentEntry]:
         """Its entries as a mapping with any names. Raises ConfigError."""
         if self.value is None:
             return {}
@@ -51,7 +51,7 @@ class Entry:
             raise self.build_error(f"`{self.key}` must be a table of keys", "write `key: value` lines below it")
         return self.value
 
-    def read_items(self) -> tuple[Entry, ...]:
+    def read_items(self) -> tuple[DocumentEntry, ...]:
         """The entries of a list. Raises ConfigError."""
         return self._require_kind(tuple, "a list")
 
@@ -91,13 +91,13 @@ class Entry:
         return self.value
 
 
-def read_yaml(path: Path) -> Entry:
+def read_yaml(path: Path) -> DocumentEntry:
     """The file as one entry. Raises ConfigError."""
     text = _read(path)
     loader = yaml.SafeLoader(text)
     try:
         node = loader.get_single_node()
-        return Entry(str(path), "", 1, None) if node is None else _convert_node(loader, node, str(path), "")
+        return DocumentEntry(str(path), "", 1, None) if node is None else _convert_node(loader, node, str(path), "")
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = 0 if where is None else where.line + 1
@@ -107,7 +107,7 @@ def read_yaml(path: Path) -> Entry:
         loader.dispose()
 
 
-def read_toml_entries(path: Path) -> Entry:
+def read_toml_entries(path: Path) -> DocumentEntry:
     """The file as one entry. Raises ConfigError."""
     text = _read(path)
     try:
@@ -126,41 +126,41 @@ def _read(path: Path) -> str:
         raise ConfigError("the file is not UTF-8", where={"file": path}) from None
 
 
-def _convert_node(loader: yaml.SafeLoader, node: yaml.Node, file: str, key: str) -> Entry:
+def _convert_node(loader: yaml.SafeLoader, node: yaml.Node, file: str, key: str) -> DocumentEntry:
     line = node.start_mark.line + 1
     if isinstance(node, yaml.MappingNode):
-        return Entry(file, key, line, _convert_mapping(loader, node, file, key))
+        return DocumentEntry(file, key, line, _convert_mapping(loader, node, file, key))
     if isinstance(node, yaml.SequenceNode):
         items = (_convert_node(loader, child, file, f"{key}[{number}]") for number, child in enumerate(node.value))
-        return Entry(file, key, line, tuple(items))
-    return Entry(file, key, line, loader.construct_object(node))
+        return DocumentEntry(file, key, line, tuple(items))
+    return DocumentEntry(file, key, line, loader.construct_object(node))
 
 
-def _convert_mapping(loader: yaml.SafeLoader, node: yaml.MappingNode, file: str, key: str) -> dict[str, Entry]:
+def _convert_mapping(loader: yaml.SafeLoader, node: yaml.MappingNode, file: str, key: str) -> dict[str, DocumentEntry]:
     names = [str(name.value) for name, _ in node.value]
     loader.flatten_mapping(node)  # keys from `<<` come first, so that the mapping's own keys override them
-    entries: dict[str, Entry] = {}
+    entries: dict[str, DocumentEntry] = {}
     for name_node, value in node.value:
         name = str(name_node.value)
         path = f"{key}.{name}" if key else name
         line = name_node.start_mark.line + 1
-        entries[name] = Entry(file, path, line, _convert_node(loader, value, file, path).value)
+        entries[name] = DocumentEntry(file, path, line, _convert_node(loader, value, file, path).value)
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise entries[twice].build_error(f"the key `{entries[twice].key}` is given twice", "remove one of the two")
     return entries
 
 
-def _convert_value(value: Any, file: str, key: str, lines: Mapping[str, int]) -> Entry:
+def _convert_value(value: Any, file: str, key: str, lines: Mapping[str, int]) -> DocumentEntry:
     line = lines.get(key, 0)
     if isinstance(value, dict):
         named = {
             name: _convert_value(item, file, f"{key}.{name}" if key else name, lines) for name, item in value.items()
         }
-        return Entry(file, key, line, named)
+        return DocumentEntry(file, key, line, named)
     if isinstance(value, list):
-        return Entry(file, key, line, tuple(_convert_value(item, file, key, lines) for item in value))
-    return Entry(file, key, line, value)
+        return DocumentEntry(file, key, line, tuple(_convert_value(item, file, key, lines) for item in value))
+    return DocumentEntry(file, key, line, value)
 
 
 _HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?")

@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import quote
 
 from binlake.config.storage import COMPRESSED
-from binlake.extras.importing.document import Entry
-from binlake.extras.importing.report import Note, Outcome, say_notes
+from binlake.extras.importing.document import DocumentEntry
+from binlake.extras.importing.report import ImportOutcome, Note, say_notes
 
 _NO_SERVER: Note = ("none", "stages are tasks, not a server; Airflow and the registry show metrics and state")
 _NODE: Mapping[str, Note] = {
@@ -52,9 +52,9 @@ _ROOT_KEYS = (*_NODE, "pd-urls", "initial-commit-ts", "security", "syncer")
 _CHECKPOINT_KEYS = ("type", "schema", "table", "host", "port", "user", "password", "encrypted_password", "security")
 
 
-def import_drainer(file: Entry, *, name: str, lake: str, status_url: str) -> Outcome:
+def import_drainer(file: DocumentEntry, *, name: str, lake: str, status_url: str) -> ImportOutcome:
     """Convert a drainer's configuration to a replication. Raises ConfigError."""
-    outcome = Outcome({"name": name, "source": {"status-url": status_url}, "lake": {"path": lake}})
+    outcome = ImportOutcome({"name": name, "source": {"status-url": status_url}, "lake": {"path": lake}})
     keys = file.read_table(_ROOT_KEYS)
     say_notes(outcome, keys, _NODE)
     if entry := keys.get("pd-urls"):
@@ -66,7 +66,7 @@ def import_drainer(file: Entry, *, name: str, lake: str, status_url: str) -> Out
     return outcome
 
 
-def _take_security(outcome: Outcome, keys: Mapping[str, Entry], section: str = "source") -> None:
+def _take_security(outcome: ImportOutcome, keys: Mapping[str, DocumentEntry], section: str = "source") -> None:
     files = (
         keys["security"].read_table(("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")) if "security" in keys else {}
     )
@@ -77,7 +77,7 @@ def _take_security(outcome: Outcome, keys: Mapping[str, Entry], section: str = "
             outcome.take(entry, f"{section}.security.{name}", entry.read_text())
 
 
-def _take_syncer(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
+def _take_syncer(outcome: ImportOutcome, keys: Mapping[str, DocumentEntry]) -> None:
     say_notes(outcome, keys, _SYNCER)
     for name in _LISTS:
         if name in keys:
@@ -101,7 +101,7 @@ def _take_syncer(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
     _take_downstream(outcome, keys)
 
 
-def _read_list(entry: Entry) -> Any:
+def _read_list(entry: DocumentEntry) -> Any:
     """Names as comma-separated text or as a list; tables; timestamps as text."""
     if not isinstance(entry.value, tuple):
         return entry.read_text()
@@ -109,7 +109,7 @@ def _read_list(entry: Entry) -> Any:
     return [str(item) if isinstance(item, int) else item for item in items]
 
 
-def _read_event_rules(keys: Mapping[str, Entry]) -> list[dict[str, Any]]:
+def _read_event_rules(keys: Mapping[str, DocumentEntry]) -> list[dict[str, Any]]:
     """Event filters, one for each source in `table-migrate-rule`."""
     sets = keys["binlog-filter-rule"].read_mapping() if "binlog-filter-rule" in keys else {}
     by_source: dict[tuple[str, str], dict[str, Any]] = {}
@@ -144,7 +144,7 @@ def _read_event_rules(keys: Mapping[str, Entry]) -> list[dict[str, Any]]:
     return list(by_source.values())
 
 
-def _take_downstream(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
+def _take_downstream(outcome: ImportOutcome, keys: Mapping[str, DocumentEntry]) -> None:
     kind = keys["db-type"].read_text() if "db-type" in keys else "mysql"
     to = keys["to"].read_table(_TO_KEYS) if "to" in keys else {}
     say_notes(outcome, to, _TO)
@@ -163,7 +163,7 @@ def _take_downstream(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
         raise keys["db-type"].build_error(f"db-type {kind!r} has no counterpart", "use mysql, tidb, kafka or file")
 
 
-def _take_target(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entry]) -> None:
+def _take_target(outcome: ImportOutcome, keys: Mapping[str, DocumentEntry], to: Mapping[str, DocumentEntry]) -> None:
     for name in ("txn-batch", "worker-count"):
         if name in keys:
             outcome.take(keys[name], f"target.{name}", keys[name].read_number())
@@ -184,14 +184,14 @@ def _take_target(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, E
     _take_checkpoint(outcome, to)
 
 
-def _take_dispatch(outcome: Outcome, entry: Entry, *, one_by_one: bool) -> None:
+def _take_dispatch(outcome: ImportOutcome, entry: DocumentEntry, *, one_by_one: bool) -> None:
     if one_by_one:
         outcome.take(entry, "target.mode", "atomic")
     else:
         outcome.say(entry, "taken", "worker-count connections write, if the mode allows it")
 
 
-def _take_merge(outcome: Outcome, to: Mapping[str, Entry]) -> None:
+def _take_merge(outcome: ImportOutcome, to: Mapping[str, DocumentEntry]) -> None:
     if (entry := to.get("merge")) and entry.read_boolean():
         outcome.take(entry, "target.mode", "parallel")
     elif entry is not None:
@@ -200,7 +200,7 @@ def _take_merge(outcome: Outcome, to: Mapping[str, Entry]) -> None:
         )
 
 
-def _take_checkpoint(outcome: Outcome, to: Mapping[str, Entry]) -> None:
+def _take_checkpoint(outcome: ImportOutcome, to: Mapping[str, DocumentEntry]) -> None:
     for name, entry in (to["checkpoint"].read_table(_CHECKPOINT_KEYS) if "checkpoint" in to else {}).items():
         if name == "schema":
             outcome.take(entry, "target.checkpoint-schema", entry.read_text())
@@ -208,7 +208,7 @@ def _take_checkpoint(outcome: Outcome, to: Mapping[str, Entry]) -> None:
             outcome.say(entry, "differs", "the checkpoint is always in the target, in the table `checkpoint`")
 
 
-def _take_topic(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entry]) -> None:
+def _take_topic(outcome: ImportOutcome, keys: Mapping[str, DocumentEntry], to: Mapping[str, DocumentEntry]) -> None:
     """Write to one topic whole transactions in the drainer's message format."""
     if "topic-name" not in to or not to["topic-name"].read_text():
         raise (keys.get("to") or keys["db-type"]).build_error(
@@ -228,7 +228,7 @@ def _take_topic(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, En
     _say_feed(outcome, keys, to)
 
 
-def _take_files(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entry]) -> None:
+def _take_files(outcome: ImportOutcome, keys: Mapping[str, DocumentEntry], to: Mapping[str, DocumentEntry]) -> None:
     """Write binlog files in a separate folder; the drainer's files are not continued."""
     if "dir" not in to or not to["dir"].read_text().startswith("/"):
         raise (to.get("dir") or keys.get("to") or keys["db-type"]).build_error(
@@ -255,14 +255,14 @@ def _take_files(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, En
     _say_feed(outcome, keys, to)
 
 
-def _say_feed(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entry]) -> None:
+def _say_feed(outcome: ImportOutcome, keys: Mapping[str, DocumentEntry], to: Mapping[str, DocumentEntry]) -> None:
     for name in ("txn-batch", "worker-count", "safe-mode", "enable-dispatch", "disable-dispatch"):
         if name in keys:
             outcome.say(keys[name], "none", "a feed sends whole transactions")
     _say_unread(outcome, to, _TARGET_KEYS)
 
 
-def _say_unread(outcome: Outcome, to: Mapping[str, Entry], names: Iterable[str]) -> None:
+def _say_unread(outcome: ImportOutcome, to: Mapping[str, DocumentEntry], names: Iterable[str]) -> None:
     for name in names:
         if name in to:
             outcome.say(to[name], "none", "not read with this db-type")

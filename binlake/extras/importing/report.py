@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from binlake.extras.importing.document import Entry
+from binlake.extras.importing.document import DocumentEntry
 
 Fate = Literal["taken", "differs", "none"]
 FATES: Mapping[Fate, str] = {
@@ -17,7 +17,7 @@ FATES: Mapping[Fate, str] = {
 
 
 @dataclass(frozen=True)
-class Line:
+class ImportLine:
     """One key, and a text about how it was imported."""
 
     file: str
@@ -32,26 +32,26 @@ class Line:
 
 
 @dataclass
-class Outcome:
+class ImportOutcome:
     """The values for the replication's and the feeder's file so far, and a line about each key."""
 
     replication: dict[str, Any] = field(default_factory=dict)
     feeder: dict[str, Any] = field(default_factory=dict)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[ImportLine] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
 
-    def say(self, entry: Entry, fate: Fate, text: str) -> None:
+    def say(self, entry: DocumentEntry, fate: Fate, text: str) -> None:
         """Add a line about `entry`; an entry that several instances share gets one line."""
-        line = Line(entry.file, entry.line, entry.key, fate, text)
+        line = ImportLine(entry.file, entry.line, entry.key, fate, text)
         if line not in self.lines:
             self.lines.append(line)
 
-    def take(self, entry: Entry, key: str, value: Any) -> None:
+    def take(self, entry: DocumentEntry, key: str, value: Any) -> None:
         """Set `key` of the replication, such as `target.worker-count`, to `value`."""
         set_value(self.replication, key, value)
         self.say(entry, "taken", f"{key} = {format_value(value)}")
 
-    def take_secret(self, entry: Entry, values: dict[str, Any], variable: str) -> None:
+    def take_secret(self, entry: DocumentEntry, values: dict[str, Any], variable: str) -> None:
         """Set a password to be read from the environment; it is not copied."""
         if not entry.read_text():
             self.say(entry, "taken", "empty")
@@ -79,7 +79,7 @@ def format_value(value: Any) -> str:
 Note = tuple[Fate, str]
 
 
-def say_notes(outcome: Outcome, entries: Mapping[str, Entry], notes: Mapping[str, Note]) -> None:
+def say_notes(outcome: ImportOutcome, entries: Mapping[str, DocumentEntry], notes: Mapping[str, Note]) -> None:
     """Add a line for each key that only has a remark."""
     for name, entry in entries.items():
         if name in notes:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from binlake.extras.importing.document import Entry
-from binlake.extras.importing.report import Outcome
+from binlake.extras.importing.document import DocumentEntry
+from binlake.extras.importing.report import ImportOutcome
 from binlake.extras.importing.scope import SYSTEM, Scope, escape_name
 
 EVENT_KEYS = ("schema-pattern", "table-pattern", "events", "sql-pattern", "action")
@@ -29,15 +29,15 @@ class Instance:
 
     source: str
     scope: Scope
-    keys: Mapping[str, Entry]
-    filters: Sequence[Entry] = ()
+    keys: Mapping[str, DocumentEntry]
+    filters: Sequence[DocumentEntry] = ()
 
-    def list_rule_names(self, key: str) -> Sequence[Entry]:
+    def list_rule_names(self, key: str) -> Sequence[DocumentEntry]:
         """The names of rules under `key`."""
         return self.keys[key].read_items() if key in self.keys else ()
 
 
-def take_rules(outcome: Outcome, task: Mapping[str, Entry], instances: Sequence[Instance]) -> None:
+def take_rules(outcome: ImportOutcome, task: Mapping[str, DocumentEntry], instances: Sequence[Instance]) -> None:
     """Put the rules of the task into the replication. Raises ConfigError."""
     _take_tables(outcome, _read_sets(task, "block-allow-list") | _read_sets(task, "black-white-list"), instances)
     _take_each(outcome, "filters", _read_sets(task, "filters"), instances, "filter-rules", _convert_event_rule)
@@ -57,19 +57,19 @@ def take_rules(outcome: Outcome, task: Mapping[str, Entry], instances: Sequence[
         _add_route_to_source_names(outcome, instances)
 
 
-def _read_sets(task: Mapping[str, Entry], key: str) -> dict[str, Entry]:
+def _read_sets(task: Mapping[str, DocumentEntry], key: str) -> dict[str, DocumentEntry]:
     return dict(task[key].read_mapping()) if key in task else {}
 
 
-def _add_rules(outcome: Outcome, section: str, rules: Sequence[dict[str, Any]]) -> None:
+def _add_rules(outcome: ImportOutcome, section: str, rules: Sequence[dict[str, Any]]) -> None:
     present = outcome.replication.setdefault(section, [])
     present += [rule for number, rule in enumerate(rules) if rule not in (*present, *rules[:number])]
 
 
 def _take_each(
-    outcome: Outcome,
+    outcome: ImportOutcome,
     section: str,
-    sets: Mapping[str, Entry],
+    sets: Mapping[str, DocumentEntry],
     instances: Sequence[Instance],
     key: str,
     convert: Any,
@@ -87,7 +87,7 @@ def _take_each(
         _say_users(outcome, entry, f"[[{section}]]", users.get(name, []), instances)
 
 
-def _require(sets: Mapping[str, Entry], named: Entry, section: str) -> Entry:
+def _require(sets: Mapping[str, DocumentEntry], named: DocumentEntry, section: str) -> DocumentEntry:
     rule = sets.get(named.read_text())
     if rule is None:
         known = ", ".join(sorted(sets)) or "none"
@@ -97,7 +97,7 @@ def _require(sets: Mapping[str, Entry], named: Entry, section: str) -> Entry:
 
 
 def _say_users(
-    outcome: Outcome, entry: Entry, section: str, users: Sequence[str], instances: Sequence[Instance]
+    outcome: ImportOutcome, entry: DocumentEntry, section: str, users: Sequence[str], instances: Sequence[Instance]
 ) -> None:
     if not users:
         outcome.say(entry, "none", "omitted, since no instance names it")
@@ -107,7 +107,7 @@ def _say_users(
         outcome.say(entry, "differs", f"{section} applies to all sources, not only to {', '.join(users)}")
 
 
-def _convert_event_rule(entry: Entry, scope: Scope) -> dict[str, Any]:
+def _convert_event_rule(entry: DocumentEntry, scope: Scope) -> dict[str, Any]:
     keys = entry.read_table(EVENT_KEYS)
     rule = {name: value.strip_positions() for name, value in keys.items()}
     if "schema-pattern" in keys:
@@ -117,7 +117,7 @@ def _convert_event_rule(entry: Entry, scope: Scope) -> dict[str, Any]:
     return rule
 
 
-def _convert_route(entry: Entry, scope: Scope) -> dict[str, Any]:
+def _convert_route(entry: DocumentEntry, scope: Scope) -> dict[str, Any]:
     keys = entry.read_table(_ROUTE_KEYS)
     rule: dict[str, Any] = {}
     for name, value in keys.items():
@@ -132,7 +132,7 @@ def _convert_route(entry: Entry, scope: Scope) -> dict[str, Any]:
     return rule
 
 
-def _convert_expression(entry: Entry, scope: Scope) -> dict[str, Any]:
+def _convert_expression(entry: DocumentEntry, scope: Scope) -> dict[str, Any]:
     keys = entry.read_table(_EXPRESSION_KEYS)
     return {
         name: scope.rename_database(value.read_text()) if name == "schema" else value.read_text()
@@ -140,7 +140,7 @@ def _convert_expression(entry: Entry, scope: Scope) -> dict[str, Any]:
     }
 
 
-def _add_route_to_source_names(outcome: Outcome, instances: Sequence[Instance]) -> None:
+def _add_route_to_source_names(outcome: ImportOutcome, instances: Sequence[Instance]) -> None:
     """Add a route that gives databases without a route the name they have at the source."""
     sources = "|".join(escape_name(instance.source) for instance in instances)
     rule = {"schema-pattern": f"~^(?:{sources})_(.*)$", "target-schema": "{1}"}
@@ -150,9 +150,9 @@ def _add_route_to_source_names(outcome: Outcome, instances: Sequence[Instance]) 
         lists.setdefault("ignore-dbs", []).append(f"~^(?:{sources})_(?:{SYSTEM})$")
 
 
-def _take_tables(outcome: Outcome, sets: Mapping[str, Entry], instances: Sequence[Instance]) -> None:
+def _take_tables(outcome: ImportOutcome, sets: Mapping[str, DocumentEntry], instances: Sequence[Instance]) -> None:
     """Join the table lists of all instances into one."""
-    chosen: list[tuple[Instance, Entry | None]] = []
+    chosen: list[tuple[Instance, DocumentEntry | None]] = []
     users: dict[str, list[str]] = {}
     for instance in instances:
         lists = _find_named_lists(sets, instance)
@@ -168,17 +168,19 @@ def _take_tables(outcome: Outcome, sets: Mapping[str, Entry], instances: Sequenc
         outcome.replication["block-allow-list"] = joined
 
 
-def find_table_lists(task: Mapping[str, Entry], instance: Instance) -> Entry | None:
+def find_table_lists(task: Mapping[str, DocumentEntry], instance: Instance) -> DocumentEntry | None:
     """The table lists that an instance names; None if it names none. Raises ConfigError."""
     return _find_named_lists(_read_sets(task, "block-allow-list") | _read_sets(task, "black-white-list"), instance)
 
 
-def _find_named_lists(sets: Mapping[str, Entry], instance: Instance) -> Entry | None:
+def _find_named_lists(sets: Mapping[str, DocumentEntry], instance: Instance) -> DocumentEntry | None:
     named = instance.keys.get("block-allow-list") or instance.keys.get("black-white-list")
     return _require(sets, named, "block-allow-list") if named is not None and named.read_text() else None
 
 
-def _join_lists(joined: dict[str, list[Any]], kind: str, chosen: Sequence[tuple[Instance, Entry | None]]) -> None:
+def _join_lists(
+    joined: dict[str, list[Any]], kind: str, chosen: Sequence[tuple[Instance, DocumentEntry | None]]
+) -> None:
     """Join the lists `do-KIND` and `ignore-KIND` of all instances; if one instance has a do-list, all get one."""
     do, ignore = f"do-{kind}", f"ignore-{kind}"
     tables = [{} if entry is None else entry.read_table(_LIST_KEYS) for _, entry in chosen]
@@ -200,9 +202,9 @@ def _join_lists(joined: dict[str, list[Any]], kind: str, chosen: Sequence[tuple[
                 present += [value for value in values if value not in present]
 
 
-def _build_do_tables(ignored: Sequence[Entry], scope: Scope) -> list[Any]:
+def _build_do_tables(ignored: Sequence[DocumentEntry], scope: Scope) -> list[Any]:
     """A do-list of all tables except those in `ignored`."""
-    by_db: dict[str, list[Entry]] = {}
+    by_db: dict[str, list[DocumentEntry]] = {}
     dbs = []
     for table in ignored:
         keys = _read_table_name(table)
@@ -221,7 +223,7 @@ def _build_do_tables(ignored: Sequence[Entry], scope: Scope) -> list[Any]:
     return tables
 
 
-def _read_table_name(entry: Entry) -> Mapping[str, Entry]:
+def _read_table_name(entry: DocumentEntry) -> Mapping[str, DocumentEntry]:
     keys = entry.read_table(("db-name", "tbl-name"))
     missing = [name for name in ("db-name", "tbl-name") if name not in keys]
     if missing:
@@ -229,7 +231,7 @@ def _read_table_name(entry: Entry) -> Mapping[str, Entry]:
     return keys
 
 
-def _read_list(entry: Entry | None, scope: Scope, kind: str) -> list[Any]:
+def _read_list(entry: DocumentEntry | None, scope: Scope, kind: str) -> list[Any]:
     if entry is None:
         return []
     if kind == "dbs":

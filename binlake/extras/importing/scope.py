@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from binlake.extras.importing.document import Entry
+from binlake.extras.importing.document import DocumentEntry
 from binlake.rules.patterns import compile_wildcard
 
 TEMPLATE = "{source}_{schema}"
@@ -38,19 +38,19 @@ class Scope:
         """The new name of a database."""
         return self.prefix + schema
 
-    def convert_pattern(self, entry: Entry) -> str:
+    def convert_pattern(self, entry: DocumentEntry) -> str:
         """Convert a pattern of databases, wildcards or ~regex. Raises ConfigError."""
         text = entry.read_text()
         if not self.prefix or not text.startswith("~"):
             return self.prefix + text
         return f"~^{escape_name(self.prefix)}{convert_to_regex(entry)}"
 
-    def build_exclusion(self, entries: Sequence[Entry]) -> str:
+    def build_exclusion(self, entries: Sequence[DocumentEntry]) -> str:
         """A pattern of all databases except those that `entries` match and those of the server. Raises ConfigError."""
         others = [*map(convert_to_regex, entries), *([f"(?:{SYSTEM})$"] if self.prefix else [])]
         return f"~^{escape_name(self.prefix)}(?!{'|'.join(others)})" if others else "*"
 
-    def convert_capture(self, entry: Entry) -> str:
+    def convert_capture(self, entry: DocumentEntry) -> str:
         """Convert a regular expression that captures parts of a database's name. Raises ConfigError."""
         return (
             f"^{escape_name(self.prefix)}{_remove_anchor(entry, entry.read_text())}"
@@ -59,7 +59,7 @@ class Scope:
         )
 
 
-def convert_to_regex(entry: Entry) -> str:
+def convert_to_regex(entry: DocumentEntry) -> str:
     """A pattern as a regular expression that is matched at the beginning of a name. Raises ConfigError."""
     text = entry.read_text()
     if text.startswith("~"):
@@ -67,7 +67,7 @@ def convert_to_regex(entry: Entry) -> str:
     return compile_wildcard(text).regex.pattern.removeprefix("^")
 
 
-def _remove_anchor(entry: Entry, regex: str) -> str:
+def _remove_anchor(entry: DocumentEntry, regex: str) -> str:
     outside = _CLASS.sub("", regex)
     if regex.startswith("^") and "^" not in outside[1:] and "|" not in outside:
         return regex[1:]

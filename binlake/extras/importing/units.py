@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 from binlake.extras.importing import notes
-from binlake.extras.importing.document import Entry
-from binlake.extras.importing.report import Outcome, say_notes, set_value
+from binlake.extras.importing.document import DocumentEntry
+from binlake.extras.importing.report import ImportOutcome, say_notes, set_value
 
 UNIT_KEYS: Mapping[str, tuple[str, ...]] = {
     "mydumper": (*notes.MYDUMPERS, "threads", "rows"),
@@ -21,7 +21,9 @@ _UNITS_OF_TIME = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(h|ms|us|µs|ns|m|s)")
 
 
-def find_unit(task: Mapping[str, Entry], instance: Mapping[str, Entry], unit: str) -> Entry | None:
+def find_unit(
+    task: Mapping[str, DocumentEntry], instance: Mapping[str, DocumentEntry], unit: str
+) -> DocumentEntry | None:
     """The settings of a unit for an instance: its own, or those that it names in the task. Raises ConfigError."""
     if unit in instance:
         return instance[unit]
@@ -35,7 +37,7 @@ def find_unit(task: Mapping[str, Entry], instance: Mapping[str, Entry], unit: st
     return sets[named.read_text()]
 
 
-def take_syncer(outcome: Outcome, entry: Entry | None, *, thread: Entry | None) -> None:
+def take_syncer(outcome: ImportOutcome, entry: DocumentEntry | None, *, thread: DocumentEntry | None) -> None:
     """Take worker-count, batch, compact, multiple-rows, safe-mode and its duration. Raises ConfigError."""
     keys = {} if entry is None else entry.read_table(UNIT_KEYS["syncer"])
     for name, key in (("worker-count", "target.worker-count"), ("batch", "target.txn-batch")):
@@ -51,7 +53,7 @@ def take_syncer(outcome: Outcome, entry: Entry | None, *, thread: Entry | None) 
     say_notes(outcome, keys, notes.SYNCERS)
 
 
-def _take_compact(outcome: Outcome, entry: Entry) -> None:
+def _take_compact(outcome: ImportOutcome, entry: DocumentEntry) -> None:
     """All modes except `ordered` merge the changes of a key."""
     if entry.read_boolean():
         outcome.take(entry, "target.mode", "parallel")
@@ -59,7 +61,7 @@ def _take_compact(outcome: Outcome, entry: Entry) -> None:
         outcome.take(entry, "target.mode", "ordered")
 
 
-def _take_safe_mode(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
+def _take_safe_mode(outcome: ImportOutcome, keys: Mapping[str, DocumentEntry]) -> None:
     is_on = keys["safe-mode"].read_boolean() if "safe-mode" in keys else False
     filtered = bool(outcome.replication.get("filters") or outcome.replication.get("expression-filter"))
     ordered = outcome.replication["target"].get("mode") == "ordered"
@@ -75,7 +77,7 @@ def _take_safe_mode(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
         )
 
 
-def take_validator(outcome: Outcome, entry: Entry) -> None:
+def take_validator(outcome: ImportOutcome, entry: DocumentEntry) -> None:
     """Take continuous validation of all rows that windows change. Raises ConfigError."""
     keys = entry.read_table(UNIT_KEYS["validator"])
     mode = keys["mode"].read_text() if "mode" in keys else "none"
@@ -94,7 +96,7 @@ def take_validator(outcome: Outcome, entry: Entry) -> None:
     say_notes(outcome, keys, notes.VALIDATORS)
 
 
-def take_validated_sources(outcome: Outcome) -> None:
+def take_validated_sources(outcome: ImportOutcome) -> None:
     """Use the feeder's servers for validation, once they are known."""
     if "mode" in outcome.replication.get("validation", {}):
         keys = ("name", "host", "port", "user", "password", "security", "rename-schema")
@@ -104,14 +106,14 @@ def take_validated_sources(outcome: Outcome) -> None:
         ])  # fmt: skip
 
 
-def _take_max_pending(outcome: Outcome, entry: Entry) -> None:
+def _take_max_pending(outcome: ImportOutcome, entry: DocumentEntry) -> None:
     if entry.read_number() >= _UNBOUNDED:
         outcome.say(entry, "differs", "this value is no limit in DM; validation.max-pending-rows has its default")
     else:
         outcome.take(entry, "validation.max-pending-rows", entry.read_number())
 
 
-def parse_duration(entry: Entry) -> float:
+def parse_duration(entry: DocumentEntry) -> float:
     """Parse a duration as Go writes it, such as 1m30s. Raises ConfigError."""
     text = entry.read_text()
     parts = _DURATION.findall(text)

@@ -13,7 +13,16 @@ import pyarrow.compute as pc
 from binlake.config.protocols import OpenProtocolOptions
 from binlake.ddl.definitions import LandedDdl
 from binlake.feed.bytecolumns import Array, Part, decode_hex, encode_fixed_numbers, join_parts
-from binlake.feed.formats import DELETE, UPDATE, Bodies, Changes, Event, RowFormat, choose_columns_to_send, find_row_key
+from binlake.feed.formats import (
+    DELETE,
+    UPDATE,
+    Bodies,
+    Changes,
+    FeedEvent,
+    RowFormat,
+    choose_columns_to_send,
+    find_row_key,
+)
 from binlake.feed.jsontext import (
     as_binary,
     encode_base64,
@@ -56,14 +65,14 @@ class OpenProtocolFormat(RowFormat):
         value = encode_object(members)
         return Bodies(_frame_values(join_parts(key), VERSION), _frame_values(join_parts(value)))
 
-    def encode_ddl(self, ddl: LandedDdl, /) -> Event | None:
+    def encode_ddl(self, ddl: LandedDdl, /) -> FeedEvent | None:
         """As Format.encode_ddl: to all partitions."""
         key = {"ts": ddl.commit_ts, "scm": ddl.db, "tbl": ddl.table, "t": DDL}
-        return Event(VERSION + _frame(encode_json(key)), _frame(encode_json({"q": ddl.sql, "t": ddl.action})), True)
+        return FeedEvent(VERSION + _frame(encode_json(key)), _frame(encode_json({"q": ddl.sql, "t": ddl.action})), True)
 
-    def encode_watermark(self, ts: int, /) -> Event | None:
+    def encode_watermark(self, ts: int, /) -> FeedEvent | None:
         """As Format.watermark: the resolved event, with an empty value, to all partitions."""
-        return Event(VERSION + _frame(encode_json({"ts": ts, "t": RESOLVED})), _frame(b""), True)
+        return FeedEvent(VERSION + _frame(encode_json({"ts": ts, "t": RESOLVED})), _frame(b""), True)
 
     def _encode_row(self, changes: Changes, columns: tuple[ColumnInfo, ...], *, old: bool) -> list[Part]:
         images = changes.select_before(columns) if old else changes.select_after(columns)

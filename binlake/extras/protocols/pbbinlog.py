@@ -29,7 +29,7 @@ from binlake.feed.bytecolumns import (
     join_parts,
     scatter,
 )
-from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Event, RowFormat
+from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, FeedEvent, RowFormat
 from binlake.feed.jsontext import as_binary
 from binlake.feed.protobuf import (
     BYTES,
@@ -87,10 +87,10 @@ class PbBinlogFormat(RowFormat):
         binlogs = join_parts([head, encode_varints(commits[ends].view(np.uint64)), *encode_field(3, events)])
         return join_transactions(messages, ends, binlogs)
 
-    def encode_ddl(self, ddl: LandedDdl, /) -> Event | None:
+    def encode_ddl(self, ddl: LandedDdl, /) -> FeedEvent | None:
         """As Format.encode_ddl: a separate record."""
         query = _format_ddl(ddl).encode("utf-8", "surrogateescape")
-        return Event(None, pb.Binlog(tp=pb.DDL, commit_ts=ddl.since, ddl_query=query).SerializeToString(), False)
+        return FeedEvent(None, pb.Binlog(tp=pb.DDL, commit_ts=ddl.since, ddl_query=query).SerializeToString(), False)
 
 
 def _format_ddl(ddl: LandedDdl) -> str:

@@ -25,7 +25,7 @@ from binlake.feed.bytecolumns import (
     join_parts,
     map_distinct,
 )
-from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Event, RowFormat
+from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, FeedEvent, RowFormat
 from binlake.feed.jsontext import as_binary
 from binlake.feed.protobuf import (
     FIXED64,
@@ -87,10 +87,12 @@ class SlaveBinlogFormat(RowFormat):
         )
         return join_transactions(messages, transaction, binlogs)
 
-    def encode_ddl(self, ddl: LandedDdl, /) -> Event | None:
+    def encode_ddl(self, ddl: LandedDdl, /) -> FeedEvent | None:
         """As Format.encode_ddl: a separate message in the only partition."""
         data = pb.DDLData(schema_name=ddl.db, table_name=ddl.table, ddl_query=ddl.sql.encode())
-        return Event(None, pb.Binlog(type=pb.DDL, commit_ts=ddl.commit_ts, ddl_data=data).SerializeToString(), False)
+        return FeedEvent(
+            None, pb.Binlog(type=pb.DDL, commit_ts=ddl.commit_ts, ddl_data=data).SerializeToString(), False
+        )
 
     def _encode_row(self, table: TableDef, images: Any) -> Array:
         shown = convert_images_to_zone(table.row_columns, images, self._options.time_zone)

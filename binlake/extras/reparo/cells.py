@@ -27,7 +27,7 @@ _VALUE, _CHANGED = b"\x22", 0x2A
 
 
 @dataclass(frozen=True)
-class Cells:
+class DatumColumn:
     """The datums of one column: for each row, the bytes of `lanes` from `at` to `ends`."""
 
     lanes: Lanes
@@ -44,8 +44,8 @@ class GroupColumn:
     """A column of a group: its `head` (a `Column` without values), and the cells of both sides of the rows."""
 
     head: pb.Column
-    value: Cells
-    changed: Cells | None
+    value: DatumColumn
+    changed: DatumColumn | None
 
 
 def split_columns(raws: Sequence[bytes], width: int, *, update: bool) -> list[GroupColumn] | None:
@@ -84,15 +84,15 @@ def _split_column(lanes: Lanes, rows: slice, head: pb.Column, *, update: bool) -
     return GroupColumn(head, value, changed) if changed is not None and (changed.ends == ends).all() else None
 
 
-def _find_cells(lanes: Lanes, at: Ints, ends: Ints) -> Cells | None:
+def _find_cells(lanes: Lanes, at: Ints, ends: Ints) -> DatumColumn | None:
     """The cells whose lengths are at `at`; None if one is truncated or empty."""
     sizes = lanes.read_uvarints(at)
     stop = sizes.next + sizes.values.view(np.int64)
     whole = sizes.good & (sizes.values > 0) & (sizes.values < 1 << 31) & (stop <= ends)
-    return Cells(lanes, sizes.next, stop) if whole.all() else None
+    return DatumColumn(lanes, sizes.next, stop) if whole.all() else None
 
 
-def read_texts(cells: Cells, column: ColumnInfo, read: ReadDatum, zone: ZoneInfo) -> pa.Array:
+def read_texts(cells: DatumColumn, column: ColumnInfo, read: ReadDatum, zone: ZoneInfo) -> pa.Array:
     """The canonical texts of `cells`. `read` reads single datums if they cannot be read together. Raises CellError."""
     null = cells.lanes.read_bytes(cells.at) == d.NIL
     null &= cells.ends - cells.at == 1
@@ -105,7 +105,7 @@ def read_texts(cells: Cells, column: ColumnInfo, read: ReadDatum, zone: ZoneInfo
     return texts.take(pa.array(np.cumsum(~null) - 1, mask=null))
 
 
-def _read_together(cells: Cells, here: Ints, column: ColumnInfo, zone: ZoneInfo) -> pa.Array | None:
+def _read_together(cells: DatumColumn, here: Ints, column: ColumnInfo, zone: ZoneInfo) -> pa.Array | None:
     """Read the cells `here` together; None if one has a form that the lane readers do not support."""
     spots = Spots(cells.lanes, here, cells.at[here], cells.ends[here])
     as_text = column.tp not in t.STRINGS and column.tp != t.BIT and bool((spots.flags == d.COMPACT).all())
@@ -143,7 +143,7 @@ class CellError(ValueError):
         self.row = row
 
 
-def _read_each(cells: Cells, read: ReadDatum) -> list[str | None]:
+def _read_each(cells: DatumColumn, read: ReadDatum) -> list[str | None]:
     found: list[str | None] = []
     for row in range(len(cells.at)):
         try:

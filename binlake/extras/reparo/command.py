@@ -13,9 +13,17 @@ from typing import Any
 
 from binlake import tso
 from binlake.base.arguments import add_output
-from binlake.base.filestore import Store, open_store
+from binlake.base.filestore import StoredFiles, open_store
 from binlake.binlogfile.framing import build_damage_error
-from binlake.binlogfile.reading import Column, Ddl, Item, RowEvent, Transaction, decode_datum, read_items
+from binlake.binlogfile.reading import (
+    BinlogColumn,
+    BinlogDdl,
+    BinlogRow,
+    BinlogTransaction,
+    Item,
+    decode_datum,
+    read_items,
+)
 from binlake.config.storage import parse_store_address
 from binlake.extras.reparo.restore import Restored, restore
 from binlake.extras.reparo.settings import ReparoSettings, read_settings
@@ -29,7 +37,7 @@ def render_text_lines(items: Iterable[Item], keeps: Keeps) -> Iterator[str]:
     """The lines of `items` for a terminal. Raises DamagedFile."""
     for item in items:
         head = f"-- {item.commit_ts} ({tso.to_datetime(item.commit_ts):%Y-%m-%d %H:%M:%S.%f} UTC)"
-        if isinstance(item, Ddl):
+        if isinstance(item, BinlogDdl):
             yield f"{head} DDL"
             yield f"use {item.db}; {item.sql};" if item.db else f"{item.sql};"
             continue
@@ -49,7 +57,7 @@ def render_json_lines(items: Iterable[Item], keeps: Keeps) -> Iterator[str]:
     """One JSON object per row change or DDL. Raises DamagedFile."""
     for item in items:
         where = {"commit_ts": str(item.commit_ts), "file": item.place.file, "offset": item.place.offset}
-        if isinstance(item, Ddl):
+        if isinstance(item, BinlogDdl):
             yield json.dumps({**where, "kind": "ddl", "db": item.db, "sql": item.sql}, ensure_ascii=False)
             continue
         for event in item.events:
@@ -57,7 +65,7 @@ def render_json_lines(items: Iterable[Item], keeps: Keeps) -> Iterator[str]:
                 yield json.dumps({**where, **_build_row(event, item)}, ensure_ascii=False)
 
 
-def _build_row(event: RowEvent, item: Transaction) -> dict[str, Any]:
+def _build_row(event: BinlogRow, item: BinlogTransaction) -> dict[str, Any]:
     values = {column.name: _format_values(column, item) for column in event.columns}
     sides: dict[str, Any] = {}
     if event.kind != "insert":
@@ -69,7 +77,7 @@ def _build_row(event: RowEvent, item: Transaction) -> dict[str, Any]:
     return {"kind": event.kind, "db": event.db, "table": event.table, **sides, "types": types}
 
 
-def _format_values(column: Column, item: Transaction) -> tuple[str | None, str | None]:
+def _format_values(column: BinlogColumn, item: BinlogTransaction) -> tuple[str | None, str | None]:
     """(value, changed value) as text; bytes of binary types as upper-case hex."""
     try:
         new = None if column.changed is None else _format_datum(column, column.changed)
@@ -78,7 +86,7 @@ def _format_values(column: Column, item: Transaction) -> tuple[str | None, str |
         raise build_damage_error(f"column {column.name}: {error}", item.place.file, item.place.offset) from error
 
 
-def _format_datum(column: Column, datum: bytes) -> str | None:
+def _format_datum(column: BinlogColumn, datum: bytes) -> str | None:
     value = decode_datum(datum)
     if value is None or isinstance(value, str):
         return value
@@ -153,12 +161,12 @@ class ReparoCommand:
         return 0
 
 
-def open_data(settings: ReparoSettings) -> Store:
+def open_data(settings: ReparoSettings) -> StoredFiles:
     """Open the folder or bucket of the files. Raises ConfigError."""
     return open_store(parse_store_address(settings.data_dir))
 
 
-def _print(settings: ReparoSettings, store: Store, output: str) -> int:
+def _print(settings: ReparoSettings, store: StoredFiles, output: str) -> int:
     items = read_items(store, settings.start, settings.stop or None, torn_end=settings.torn_end)
     show = render_json_lines if output == "json" else render_text_lines
     for line in show(items, settings.build_table_filter().keeps):

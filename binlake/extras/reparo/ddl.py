@@ -13,25 +13,25 @@ from itertools import pairwise
 
 from binlake import tso
 from binlake.base.dialects import Dialect
-from binlake.binlogfile.reading import Ddl
+from binlake.binlogfile.reading import BinlogDdl
 from binlake.dialect import DdlText, map_ddl
-from binlake.dialect.classify import Kind, classify_tokens
+from binlake.dialect.classify import DdlKind, classify_tokens
 from binlake.dialect.conversions import RESTORES
 from binlake.dialect.names import DATABASES, put_target_names, split_statements
 from binlake.dialect.replacement import find_replaced_names
 from binlake.dialect.tokens import TokenKind, tokenize
 from binlake.errors import TargetRefused
-from binlake.extras.reparo.definitions import TargetTables
+from binlake.extras.reparo.definitions import ReparoTables
 from binlake.rows.schema import DbInfo
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.names import fold_pair
-from binlake.target import Expected
+from binlake.target import ExpectedState
 
 Name = tuple[str, str]
 Keeps = Callable[[str, str], bool]
 """Whether changes of (db, table) are selected; (db, "") for a database."""
 
-_DROPS = {Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE}
+_DROPS = {DdlKind.DROP_TABLE, DdlKind.DROP_VIEW, DdlKind.DROP_SEQUENCE}
 _YEARS = ("'1", "'2", '"1', '"2')
 _CLOCK = ("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP", "CURRENT_DATE", "CURDATE")
 _HINT = (
@@ -47,11 +47,11 @@ class FileDdl:
     commit_ts: int
     db: str
     sql: str
-    kind: Kind
+    kind: DdlKind
     names: tuple[Name, ...]
 
     @classmethod
-    def of(cls, item: Ddl) -> FileDdl:
+    def of(cls, item: BinlogDdl) -> FileDdl:
         """Parse a file's DDL. Raises SchemaError for a text that is not a DDL."""
         tokens = [token for token in tokenize(item.sql) if token.kind is not TokenKind.COMMENT]
         plain = [token for token in tokens if token.kind is not TokenKind.FEATURE]
@@ -89,7 +89,7 @@ class FileDdl:
         if self.kind in _DROPS:
             own = tuple(name for name in self.names if keeps(*name))
             return replace(self, names=own) if own else None
-        judged = (self.db, "") if not self.names else self.names[-1 if self.kind is Kind.RENAME_TABLE else 0]
+        judged = (self.db, "") if not self.names else self.names[-1 if self.kind is DdlKind.RENAME_TABLE else 0]
         return self if keeps(*judged) else None
 
 
@@ -104,11 +104,11 @@ class TargetDdl:
     sql: tuple[str, ...]
     reason: str
     touched: tuple[Name, ...]
-    after: Expected | None
+    after: ExpectedState | None
     repeatable: bool
 
 
-def map_file_ddl(ddl: FileDdl, tables: TargetTables, dialect: Dialect, gone: Collection[Name] = ()) -> TargetDdl:
+def map_file_ddl(ddl: FileDdl, tables: ReparoTables, dialect: Dialect, gone: Collection[Name] = ()) -> TargetDdl:
     """The statements for `ddl` in the target's present state. `gone`: names dropped earlier in the same window.
 
     Raises TargetRefused for a DDL that its dialect cannot express.
@@ -130,8 +130,8 @@ def map_file_ddl(ddl: FileDdl, tables: TargetTables, dialect: Dialect, gone: Col
         db or first[0],
         first[1],
         sql,
-        Definitions((), tuple(table for table in before if table is not None)),
-        Definitions(databases, ()),
+        DdlSide((), tuple(table for table in before if table is not None)),
+        DdlSide(databases, ()),
     )
     try:
         mapped = map_ddl(routed, dialect)
@@ -142,7 +142,7 @@ def map_file_ddl(ddl: FileDdl, tables: TargetTables, dialect: Dialect, gone: Col
         mapped.reason,
         names,
         _derive_expected(ddl, names),
-        ddl.kind is Kind.TRUNCATE_TABLE,
+        ddl.kind is DdlKind.TRUNCATE_TABLE,
     )
 
 
@@ -151,10 +151,10 @@ def add_hint(error: TargetRefused) -> TargetRefused:
     return TargetRefused(error.message, where=error.where, hint=_HINT)
 
 
-def _find_home(ddl: FileDdl, tables: TargetTables) -> str:
+def _find_home(ddl: FileDdl, tables: ReparoTables) -> str:
     """The database of unqualified names. For a table renamed into another database, the file has the new one."""
     db = tables.map_database(ddl.db)
-    if ddl.kind not in (Kind.ALTER_TABLE, Kind.RENAME_TABLE) or not ddl.names:
+    if ddl.kind not in (DdlKind.ALTER_TABLE, DdlKind.RENAME_TABLE) or not ddl.names:
         return db
     named, table = ddl.names[0]
     if named != ddl.db or tables.exists(tables.map_table(named, table)):
@@ -165,7 +165,7 @@ def _find_home(ddl: FileDdl, tables: TargetTables) -> str:
 
 def _set_commit_time(ddl: FileDdl, sql: tuple[str, ...]) -> tuple[str, ...]:
     """`sql` with the clock set to its commit, so that existing rows get that time in a new column with current time."""
-    clock = ddl.kind is Kind.ALTER_TABLE and any(token.is_word(*_CLOCK) for token in tokenize(ddl.sql))
+    clock = ddl.kind is DdlKind.ALTER_TABLE and any(token.is_word(*_CLOCK) for token in tokenize(ddl.sql))
     if not (clock and sql):
         return sql
     seconds = tso.extract_physical(ddl.commit_ts) // 1000
@@ -173,10 +173,10 @@ def _set_commit_time(ddl: FileDdl, sql: tuple[str, ...]) -> tuple[str, ...]:
     return (*sql[: len(sql) - len(alters)], f"SET SESSION timestamp = {seconds}", *alters, RESTORES)
 
 
-def _derive_expected(ddl: FileDdl, names: tuple[Name, ...]) -> Expected | None:
+def _derive_expected(ddl: FileDdl, names: tuple[Name, ...]) -> ExpectedState | None:
     """The definitions after the DDL, if its text says everything about them."""
     if ddl.kind in _DROPS:
-        return Expected(tables=dict.fromkeys(names))
-    if ddl.kind in (Kind.CREATE_DATABASE, Kind.DROP_DATABASE) and names:
-        return Expected(databases={names[0][0]: ddl.kind is Kind.CREATE_DATABASE})
+        return ExpectedState(tables=dict.fromkeys(names))
+    if ddl.kind in (DdlKind.CREATE_DATABASE, DdlKind.DROP_DATABASE) and names:
+        return ExpectedState(databases={names[0][0]: ddl.kind is DdlKind.CREATE_DATABASE})
     return None

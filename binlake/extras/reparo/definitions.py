@@ -19,7 +19,7 @@ from binlake.rows.schema import ColumnInfo, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import Json
 from binlake.rows.schema.names import fold_name
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 Name = tuple[str, str]
 
@@ -33,10 +33,10 @@ _TABLES = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA =
 _FLAVORS = {"mariadb": Flavor.MARIADB, "mysql": Flavor.MYSQL, "tidb": Flavor.MYSQL}
 
 
-class TargetTables:
+class ReparoTables:
     """The base tables of the target of `session`. Each is read once until `forget`."""
 
-    def __init__(self, session: Session, dialect: Dialect) -> None:
+    def __init__(self, session: TargetSession, dialect: Dialect) -> None:
         self._session = session
         self._flavor = _FLAVORS[dialect]
         self._visibility = build_visibility_sql(self._query)

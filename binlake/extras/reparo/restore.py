@@ -14,14 +14,14 @@ from pathlib import Path
 import structlog
 
 from binlake.base.dialects import Dialect
-from binlake.base.filestore import Store
-from binlake.binlogfile.index import Index, read_index
+from binlake.base.filestore import StoredFiles
+from binlake.binlogfile.index import BinlogIndex, read_index
 from binlake.binlogfile.reading import Item, read_items
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.dialect.replacement import empties_table
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
 from binlake.extras.reparo.ddl import TargetDdl, add_hint, map_file_ddl
-from binlake.extras.reparo.definitions import TargetTables
+from binlake.extras.reparo.definitions import ReparoTables
 from binlake.extras.reparo.rows import WindowRows, read_rows
 from binlake.extras.reparo.settings import ReparoSettings
 from binlake.extras.reparo.statements import DdlStatements, RowStatements, Task
@@ -29,10 +29,10 @@ from binlake.extras.reparo.windows import FileWindow, cut_windows
 from binlake.rules import Rules
 from binlake.rules.tables import TableFilter
 from binlake.statements import BatchLimits
-from binlake.target import ApplyResult, Expected, Hook, Position, Session, apply_window
+from binlake.target import ApplyResult, ExpectedState, Hook, TargetPosition, TargetSession, apply_window
 from binlake.target.apply.position import read_position
 from binlake.target.base.load import BaseTask, find_base, load_base
-from binlake.target.claim.progress import Progress
+from binlake.target.claim.progress import TargetProgress
 from binlake.target.ddl.intents import DdlIntent
 from binlake.target.definitions.definitions import read_definitions
 from binlake.target.definitions.forms import Name
@@ -64,7 +64,7 @@ class Restored:
 
 
 def restore(
-    settings: ReparoSettings, store: Store, *, hook: Hook | None = None, say: Say = lambda _: None
+    settings: ReparoSettings, store: StoredFiles, *, hook: Hook | None = None, say: Say = lambda _: None
 ) -> Restored:  # fmt: skip
     """Apply the range of `settings` from `store` to its target, continuing after an earlier run of this name.
 
@@ -81,14 +81,16 @@ def restore(
     if until is None:
         until = _require_whole(settings, store, lo, say)
     restored, items = Restored(lo, lo), _read(settings, store, lo, until)
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         run = _Run(settings, target, session, hook, say)
         for window in cut_windows(items, lo, until, settings.window_rows, run.choice.keeps, position.window):
             run.apply(window, restored)
     return restored
 
 
-def _load_base(settings: ReparoSettings, store: Store, target: Target, hook: Hook | None, say: Say) -> int | None:
+def _load_base(
+    settings: ReparoSettings, store: StoredFiles, target: TargetSection, hook: Hook | None, say: Say
+) -> int | None:
     """Load the dump unless it is loaded already, after checking the files that follow it. Returns as `_require_whole`.
 
     None if the files were not read, because an earlier run already began to load the dump.
@@ -113,7 +115,7 @@ def _load_base(settings: ReparoSettings, store: Store, target: Target, hook: Hoo
     return until
 
 
-def _begin(settings: ReparoSettings, index: Index | None, position: Position) -> int:
+def _begin(settings: ReparoSettings, index: BinlogIndex | None, position: TargetPosition) -> int:
     """The commit_ts after which the run continues; 0: with the first file. Raises CheckpointConflict for a gap."""
     if position.window is not None:
         return position.window[0]
@@ -129,7 +131,7 @@ def _begin(settings: ReparoSettings, index: Index | None, position: Position) ->
     return position.commit_ts
 
 
-def _require_whole(settings: ReparoSettings, store: Store, lo: int, say: Say) -> int:
+def _require_whole(settings: ReparoSettings, store: StoredFiles, lo: int, say: Say) -> int:
     """Read the whole range once, before the first write. Returns the commit_ts up to which it is verified.
 
     Without an index, that is the last item's commit_ts. Raises as `read_items`.
@@ -143,7 +145,7 @@ def _require_whole(settings: ReparoSettings, store: Store, lo: int, say: Say) ->
     return last if index is None else until
 
 
-def _read(settings: ReparoSettings, store: Store, lo: int, until: int | None) -> Iterator[Item]:
+def _read(settings: ReparoSettings, store: StoredFiles, lo: int, until: int | None) -> Iterator[Item]:
     """All items above `lo` up to `until` (None: the end). Fails if files are missing now; newer items are ignored."""
     first = lo + 1 if lo else 0
     return read_items(store, first, until, torn_end=settings.torn_end, whole_range=True)
@@ -155,8 +157,8 @@ class _Run:
     def __init__(
         self,
         settings: ReparoSettings,
-        target: Target,
-        session: Session,
+        target: TargetSection,
+        session: TargetSession,
         hook: Hook | None,
         say: Say,
     ) -> None:
@@ -164,7 +166,7 @@ class _Run:
         self._settings, self._target, self._session = settings, target, session
         self._hook, self._say = hook, say
         self._zone = settings.zone
-        self._tables = TargetTables(session, target.db_type)
+        self._tables = ReparoTables(session, target.db_type)
 
     def apply(self, window: FileWindow, restored: Restored) -> None:
         """Apply `window` and count it in `restored`."""
@@ -187,15 +189,15 @@ class _Run:
             self._tables.forget()
         self._count_window(window, source, result, restored)
 
-    def _build_task(self, position: Position) -> Task:
+    def _build_task(self, position: TargetPosition) -> Task:
         limits = BatchLimits.of(self._target.batch_rows, position.max_packet)
         settings = self._settings
         return Task(settings.name, settings.cluster_id, settings.compute_data_hash(), self._target.db_type, limits)
 
-    def _build_row_statements(self, task: Task, window: FileWindow, position: Position) -> RowStatements:
+    def _build_row_statements(self, task: Task, window: FileWindow, position: TargetPosition) -> RowStatements:
         found = read_rows(window.transactions, self._tables, self._zone, self.choice.keeps)
         forms = read_definitions(self._session, found.tables, task.dialect).tables
-        source = RowStatements(task, window, found, Expected(tables=forms), position.forms == "plain")
+        source = RowStatements(task, window, found, ExpectedState(tables=forms), position.forms == "plain")
         opened = position.opened
         if opened is None or opened.is_for(source.build_manifest()):
             return source
@@ -205,7 +207,7 @@ class _Run:
             return other
         raise _build_other_content_error(opened)
 
-    def _build_ddl_statements(self, task: Task, window: FileWindow, position: Position) -> DdlStatements:
+    def _build_ddl_statements(self, task: Task, window: FileWindow, position: TargetPosition) -> DdlStatements:
         opened = position.opened
 
         def read() -> WindowRows:
@@ -217,7 +219,7 @@ class _Run:
             raise _build_other_content_error(opened)
         return source
 
-    def _map_ddls(self, window: FileWindow, opened: Progress | None, dialect: Dialect) -> Iterator[TargetDdl]:
+    def _map_ddls(self, window: FileWindow, opened: TargetProgress | None, dialect: Dialect) -> Iterator[TargetDdl]:
         """The statements of each DDL. If it was begun, those of its intent, as the target may have its result."""
         gone: set[Name] = set()
         for segment, ddl in enumerate(window.ddls, 1):
@@ -247,14 +249,14 @@ class _Run:
         self._say(f"{window.hi}: {restored.rows:,} rows, {restored.ddls:,} DDL")
 
 
-def _read_begun_ddl(opened: Progress) -> TargetDdl:
+def _read_begun_ddl(opened: TargetProgress) -> TargetDdl:
     """A DDL that was begun, taken from its intent, because the target may already have its result."""
     intent = DdlIntent.from_json(opened.ddl_expected or "")
     sql = tuple((opened.ddl_sql or "").split(";\n"))
     return TargetDdl(sql, "", intent.touched, intent.after, empties_table(sql[-1]))
 
 
-def _build_other_content_error(opened: Progress) -> CheckpointConflict:
+def _build_other_content_error(opened: TargetProgress) -> CheckpointConflict:
     return CheckpointConflict(
         "the window open on the target differs from the one that this run's files, tables and settings give",
         where={"window": f"{opened.open_lo}-{opened.open_hi}", "name": opened.replication},

@@ -15,12 +15,12 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from binlake.binlogfile.framing import build_damage_error
-from binlake.binlogfile.reading import Transaction
+from binlake.binlogfile.reading import BinlogTransaction
 from binlake.changes.net.events import COLUMNS
 from binlake.changes.net.images import MAP
 from binlake.errors import SchemaError
 from binlake.extras.reparo.cells import CellError, GroupColumn, read_texts, split_columns
-from binlake.extras.reparo.definitions import CURRENT, TargetTables, with_json_columns
+from binlake.extras.reparo.definitions import CURRENT, ReparoTables, with_json_columns
 from binlake.extras.reparo.values import ReadDatum, build_datum_reader
 from binlake.rows.codec.texts import repeat_names
 from binlake.rows.codec.writers import derive_filled_text
@@ -60,7 +60,7 @@ _Key = tuple[str, str, int, int]
 
 
 def read_rows(
-    transactions: Iterable[Transaction], target: TargetTables, zone: ZoneInfo, keeps: Callable[[str, str], bool]
+    transactions: Iterable[BinlogTransaction], target: ReparoTables, zone: ZoneInfo, keeps: Callable[[str, str], bool]
 ) -> WindowRows:
     """The selected rows of `transactions`. Raises SchemaError for rows that do not fit the target's tables."""
     known = list(transactions)
@@ -78,7 +78,7 @@ def read_rows(
     return WindowRows(pa.concat_tables(parts).combine_chunks(), found)
 
 
-def _group_rows(transactions: list[Transaction]) -> dict[_Key, _Group]:
+def _group_rows(transactions: list[BinlogTransaction]) -> dict[_Key, _Group]:
     groups: dict[_Key, _Group] = {}
     for number, transaction in enumerate(transactions):
         for seq, event in enumerate(transaction.message.dml_data.events):
@@ -101,7 +101,7 @@ def _build_table(numbers: list[tuple[int, int]], before: pa.Array, after: pa.Arr
 class _TableReader:
     """Reads the groups of one table. A row of `first` shows which columns are JSON at the source."""
 
-    def __init__(self, table: TableDef, first: Transaction, name: Name, zone: ZoneInfo) -> None:
+    def __init__(self, table: TableDef, first: BinlogTransaction, name: Name, zone: ZoneInfo) -> None:
         self.table = with_json_columns(table, _list_json_columns(first, name))
         self._zone = zone
         self._where = f"{table.db}.{table.name}"
@@ -111,7 +111,7 @@ class _TableReader:
             name: build_datum_reader(column, zone) for name, column in self._columns.items()
         }
 
-    def read(self, group: _Group, kind: int, transactions: list[Transaction]) -> list[pa.Table]:
+    def read(self, group: _Group, kind: int, transactions: list[BinlogTransaction]) -> list[pa.Table]:
         """The rows of `group`. Raises SchemaError, DamagedFile."""
         try:
             columns = split_columns(group.raws, group.width, update=kind == pb.Update) if group.width else []
@@ -185,7 +185,7 @@ class _TableReader:
         )
 
 
-def _list_json_columns(transaction: Transaction, name: Name) -> list[str]:
+def _list_json_columns(transaction: BinlogTransaction, name: Name) -> list[str]:
     events = (e for e in transaction.message.dml_data.events if (e.schema_name, e.table_name) == name)
     columns = map(pb.Column.FromString, next(iter(events)).row)
     return [column.name for column in columns if column.tp == bytes([t.JSON])]

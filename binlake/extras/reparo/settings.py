@@ -17,13 +17,13 @@ from pydantic import Field, ValidationError
 
 from binlake import tso
 from binlake.base.secrets import resolve_secret
-from binlake.base.sections.rules import Filter
+from binlake.base.sections.rules import FilterSection
 from binlake.base.sections.security import SqlSecurity
 from binlake.base.sections.values import HostText, NameList, Section, TableName
 from binlake.base.settingwords import describe_problem
 from binlake.base.tomlfile import WITH_MARK
-from binlake.binlogfile.index import Index
-from binlake.config.model import Target
+from binlake.binlogfile.index import BinlogIndex
+from binlake.config.model import TargetSection
 from binlake.errors import ConfigError
 from binlake.rules.tables import TableFilter
 
@@ -94,7 +94,7 @@ class ReparoSettings(Section):
                 hint="use a name such as Europe/Berlin, or UTC",
             ) from None
 
-    def with_zone_of(self, index: Index | None) -> ReparoSettings:
+    def with_zone_of(self, index: BinlogIndex | None) -> ReparoSettings:
         """The settings with the time zone of the files' `index`. Raises ConfigError if another one is set."""
         said = "" if index is None else index.time_zone
         if said and self.time_zone not in ("", said):
@@ -113,7 +113,7 @@ class ReparoSettings(Section):
     def build_table_filter(self) -> TableFilter:
         """The filter of tables, with the drainer's rules. Raises ConfigError."""
         return TableFilter(
-            Filter(
+            FilterSection(
                 ignore_schemas=self.replicate_ignore_db,
                 ignore_table=self.replicate_ignore_table,
                 replicate_do_db=self.replicate_do_db,
@@ -121,11 +121,11 @@ class ReparoSettings(Section):
             )
         )
 
-    def build_target(self) -> Target:
+    def build_target(self) -> TargetSection:
         """The target for the guarded apply. Raises ConfigError for dest-type print and a secret that is not set."""
         if self.dest_type == "print":
             raise ConfigError("dest-type print writes to no database", hint="set dest-type and [dest-db]")
-        return Target(
+        return TargetSection(
             db_type=self.dest_type,
             host=self.dest_db.host,
             port=self.dest_db.port,

@@ -27,7 +27,7 @@ from binlake.rows.schema import TableDef
 from binlake.statements import UNCHECKED, BatchLimits, Phase, StatementBatch, TableStatements, build_images_from_maps
 from binlake.statements.batch import compute_statement_digest
 from binlake.statements.digests import compute_digest_of_index, convert_batch_to_row
-from binlake.target import Expected, SegmentPlan
+from binlake.target import ExpectedState, SegmentPlan
 from binlake.window.manifest import ApplyManifest, format_window_name
 
 Name = tuple[str, str]
@@ -51,7 +51,7 @@ class RowStatements:
     task: Task
     window: FileWindow
     found: WindowRows
-    expected: Expected
+    expected: ExpectedState
     plain: bool
 
     def build_manifest(self) -> ApplyManifest:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from binlake.binlogfile.reading import Ddl, Item, Transaction
+from binlake.binlogfile.reading import BinlogDdl, BinlogTransaction, Item
 from binlake.errors import CheckpointConflict, Permanent
 from binlake.extras.reparo.ddl import FileDdl, Keeps
 
@@ -21,7 +21,7 @@ class FileWindow:
 
     lo: int
     hi: int
-    transactions: tuple[Transaction, ...] = ()
+    transactions: tuple[BinlogTransaction, ...] = ()
     ddls: tuple[FileDdl, ...] = ()
 
 
@@ -47,7 +47,7 @@ class _Cutter:
         self._last = self._seen = lo
         self._seen_ddl = False
         self._ddls: list[FileDdl] = []
-        self._held: list[Transaction] = []
+        self._held: list[BinlogTransaction] = []
         self._rows = 0
 
     def add(self, item: Item, keeps: Keeps) -> Iterator[FileWindow]:
@@ -57,7 +57,7 @@ class _Cutter:
             yield self._cut_window(self._ddls[0].commit_ts)
         if self._opened is not None and self._is_in_open() and item.commit_ts > self._opened[1]:
             yield self._cut_window(self._opened[1])
-        if isinstance(item, Ddl):
+        if isinstance(item, BinlogDdl):
             yield from self._add_ddl(FileDdl.of(item), keeps)
             return
         self._held.append(item)
@@ -111,4 +111,4 @@ class _Cutter:
                 where={"file": item.place.file, "offset": item.place.offset, "commit_ts": item.commit_ts},
                 hint="`binlake files verify` shows what is wrong in the folder",
             )
-        self._seen, self._seen_ddl = item.commit_ts, isinstance(item, Ddl)
+        self._seen, self._seen_ddl = item.commit_ts, isinstance(item, BinlogDdl)

@@ -24,7 +24,7 @@ from binlake.lake.rowhistory import RowVersion, match_keys, match_table, read_ch
 from binlake.mirror.versions import IN_PART
 from binlake.repair.verify.differences import Row
 from binlake.repair.verify.keyorder import AnyKey
-from binlake.repair.verify.laketable import LakeTable
+from binlake.repair.verify.laketable import VerifiedLakeTable
 from binlake.repair.verify.tables import VerifiedTable
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
@@ -106,7 +106,7 @@ def _read_mirror_rows(
     """The mirror's rows, for keys that changed before a DDL of their table. Raises LostRange."""
     if not mirrored:
         raise LostRange("rows changed before a DDL of the table, and the lake keeps no mirrors")
-    lake = LakeTable(audit, paths, verified.table, ts)
+    lake = VerifiedLakeTable(audit, paths, verified.table, ts)
     if lake.inexact not in ("", IN_PART):
         raise LostRange(lake.inexact)
     return lake.read_rows_by_key(keys)

@@ -26,7 +26,7 @@ LOCK = "validation"
 
 
 @dataclass(frozen=True)
-class Entry:
+class ValidationEntry:
     """A row of the table `validation`."""
 
     status: Status
@@ -61,32 +61,32 @@ class Entry:
         return {**vars(self), Validation.DIFFERING: list(self.differing)}
 
     @classmethod
-    def from_row(cls, row: dict[str, Any]) -> Entry:
+    def from_row(cls, row: dict[str, Any]) -> ValidationEntry:
         """Parse what `to_row` wrote."""
         return cls(**{**row, Validation.DIFFERING: tuple(row[Validation.DIFFERING] or ())})
 
 
-class Ledger:
+class ValidationLedger:
     """The entries of one lake. To save, hold the lake's lock `LOCK`."""
 
     def __init__(self, paths: LakePaths) -> None:
         self._table = ControlTable(paths.locate_table(VALIDATION.name), VALIDATION)
-        self._saved = {entry.entry_key: entry for entry in map(Entry.from_row, self._table.read_rows())}
+        self._saved = {entry.entry_key: entry for entry in map(ValidationEntry.from_row, self._table.read_rows())}
         self._entries = dict(self._saved)
         self._counts = Counter(entry.status for entry in self._entries.values())
         self._last_number = max((entry.number for entry in self._entries.values()), default=0)
         self._now_ms = time.time_ns() // 1_000_000
 
-    def list_entries(self, statuses: Collection[Status] | None = None) -> list[Entry]:
+    def list_entries(self, statuses: Collection[Status] | None = None) -> list[ValidationEntry]:
         """Entries with one of `statuses` (None: all): errors by number, then pending rows."""
         entries = [entry for entry in self._entries.values() if statuses is None or entry.status in statuses]
         return sorted(entries, key=lambda entry: (not entry.number, entry.number, entry.entry_key))
 
-    def list_new_errors(self) -> list[Entry]:
+    def list_new_errors(self) -> list[ValidationEntry]:
         """Errors that are neither ignored nor resolved, by number."""
         return [entry for entry in self.list_entries() if entry.status == "new"]
 
-    def get(self, entry_key: EntryKey) -> Entry | None:
+    def get(self, entry_key: EntryKey) -> ValidationEntry | None:
         """The entry with this key, if any."""
         return self._entries.get(entry_key)
 
@@ -94,7 +94,7 @@ class Ledger:
         """The number of entries with this status."""
         return self._counts[status]
 
-    def put(self, entry: Entry) -> Entry:
+    def put(self, entry: ValidationEntry) -> ValidationEntry:
         """Add `entry`, or update the one with its key. An ignored error stays ignored; a resolved one is new again."""
         old = self._entries.get(entry.entry_key)
         status, number = entry.status, old.number if old is not None else 0
@@ -121,7 +121,7 @@ class Ledger:
         self._set(replace(entry, status="resolved", last_ms=self._now_ms))
         return entry.status == "new"
 
-    def mark(self, numbers: Collection[int] | None, status: Status) -> list[Entry]:
+    def mark(self, numbers: Collection[int] | None, status: Status) -> list[ValidationEntry]:
         """Set the status of the errors with these numbers (None: all that are new). Raises ConfigError."""
         marked = []
         for entry in self._select(numbers):
@@ -130,7 +130,7 @@ class Ledger:
             marked.append(self._set(replace(entry, status=status)))
         return marked
 
-    def clear(self, numbers: Collection[int] | None) -> list[Entry]:
+    def clear(self, numbers: Collection[int] | None) -> list[ValidationEntry]:
         """Remove the errors with these numbers (None: all that are ignored or resolved). Raises ConfigError."""
         gone = [
             entry for entry in self._select(numbers) if numbers is not None or entry.status in ("ignored", "resolved")
@@ -145,7 +145,7 @@ class Ledger:
             self._table.replace([entry.to_row() for entry in self._entries.values()])
             self._saved = dict(self._entries)
 
-    def _set(self, entry: Entry) -> Entry:
+    def _set(self, entry: ValidationEntry) -> ValidationEntry:
         old = self._entries.get(entry.entry_key)
         if old is not None:
             self._counts[old.status] -= 1
@@ -153,18 +153,18 @@ class Ledger:
         self._entries[entry.entry_key] = entry
         return entry
 
-    def _remove(self, entry: Entry) -> None:
+    def _remove(self, entry: ValidationEntry) -> None:
         self._counts[entry.status] -= 1
         del self._entries[entry.entry_key]
 
-    def _select(self, numbers: Collection[int] | None) -> Iterable[Entry]:
+    def _select(self, numbers: Collection[int] | None) -> Iterable[ValidationEntry]:
         errors = {entry.number: entry for entry in self._entries.values() if entry.number}
         if numbers is None:
             return list(errors.values())
         return list(_select_numbers(errors, numbers))
 
 
-def _select_numbers(errors: dict[int, Entry], numbers: Collection[int]) -> Iterator[Entry]:
+def _select_numbers(errors: dict[int, ValidationEntry], numbers: Collection[int]) -> Iterator[ValidationEntry]:
     for number in sorted(set(numbers)):
         if number not in errors:
             raise ConfigError(

@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from binlake.cluster.source import StatusPort
-from binlake.config.model import Source
+from binlake.config.model import SourceSection
 from binlake.errors import BinlakeError, SourceUnavailable, WireError
 from binlake.extras.validation.proof import Positions
 from binlake.mysqlbinlog.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rpc import Tls
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 _FILE_NUMBER = re.compile(r"\.(\d+)$")
 _FEEDER = "/feeder"
@@ -52,7 +52,7 @@ def _parse_file_number(file: str) -> int:
     return int(match[1]) if match else 0
 
 
-def read_log_position(session: Session) -> LogPosition:
+def read_log_position(session: TargetSession) -> LogPosition:
     """The present position of the server of `session`. Raises BinlakeError."""
     if "mariadb" in str(session.fetch_value("SELECT VERSION()")).lower():
         # This covers its own log and the transactions that it executed as a replica.
@@ -86,7 +86,7 @@ FeederPositions = Mapping[str, FeederPosition]
 """By source name."""
 
 
-def read_feeder_positions(source: Source) -> FeederPositions:
+def read_feeder_positions(source: SourceSection) -> FeederPositions:
     """How far the feeder at `source.status-url` has read each source. Raises SourceUnavailable, WireError."""
     port = StatusPort(source.status_url, source.timeout_s, Tls.of(*source.security.list_files()))
     try:

@@ -19,7 +19,7 @@ Published = Callable[[Positions], int | None]
 
 
 @dataclass(frozen=True)
-class Reading:
+class RowReading:
     """A row at the target's checkpoint `ts` and the source's present row, and whether they are `equal`.
 
     `digest`: that of the source's row. `changed_ts`: that of its last known change in the lake, 0 = none. `is_fresh`:
@@ -67,7 +67,7 @@ class Judgement:
     is_error: bool = False
 
 
-def judge(proof: Proof | None, reading: Reading, published_ts: Published) -> Judgement:
+def judge(proof: Proof | None, reading: RowReading, published_ts: Published) -> Judgement:
     """Judge a row by `reading` and the proof from earlier readings."""
     if reading.equal:
         return Judgement()
@@ -83,6 +83,6 @@ def judge(proof: Proof | None, reading: Reading, published_ts: Published) -> Jud
     return Judgement(replace(proof, places=positions, needed_ts=needed))
 
 
-def _continues(proof: Proof, reading: Reading) -> bool:
+def _continues(proof: Proof, reading: RowReading) -> bool:
     unchanged = reading.digest == proof.digest and reading.changed_ts <= proof.ts
     return proof.is_fresh and unchanged

@@ -25,8 +25,8 @@ from binlake.changes.net import encode_row_key
 from binlake.config import Replication
 from binlake.errors import BinlakeError, Transient
 from binlake.extras.validation.lakerows import LakeRows, join_lake_rows, read_lake_rows
-from binlake.extras.validation.ledger import LOCK, Against, Entry, Ledger, Status
-from binlake.extras.validation.proof import Judgement, Proof, Reading, judge
+from binlake.extras.validation.ledger import LOCK, Against, Status, ValidationEntry, ValidationLedger
+from binlake.extras.validation.proof import Judgement, Proof, RowReading, judge
 from binlake.extras.validation.sources import (
     SourceReader,
     SourceRows,
@@ -42,7 +42,7 @@ from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.repair.backfill.touched import compute_pseudo_random, find_touched_keys
 from binlake.repair.verify.differences import Difference, Row, RowsOfTable
 from binlake.repair.verify.keyorder import AnyKey
-from binlake.repair.verify.snapshot import Snapshot, open_target_snapshot
+from binlake.repair.verify.snapshot import TargetSnapshot, open_target_snapshot
 from binlake.repair.verify.tables import Name, VerifiedTable, list_tables_at, read_cluster_id
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema.names import fold_pair
@@ -153,7 +153,7 @@ class _Run:
         ):
             ts = snapshot.checkpoint.commit_ts
             self._done = done = ValidationResult(self._compute_since(ts), ts)
-            self._ledger = Ledger(self._paths)
+            self._ledger = ValidationLedger(self._paths)
             self._audit = Audit(self._paths, Rules.of(self._replication), self._windows)
             self._snapshot = snapshot
             work = list(self._plan_work(snapshot, ts))
@@ -178,7 +178,7 @@ class _Run:
         self._is_behind = since < most
         return min(max(since, most), ts)
 
-    def _plan_work(self, snapshot: Snapshot, ts: int) -> Iterator[_TableWork]:
+    def _plan_work(self, snapshot: TargetSnapshot, ts: int) -> Iterator[_TableWork]:
         done, since = self._done, self._done.lo
         done.passed_over = self._is_behind
         tables = {verified.name: verified for verified in list_tables_at(self._replication, self._paths, ts)}
@@ -197,7 +197,7 @@ class _Run:
                 yield _TableWork(comparable[name], batch, keys, since, least)
                 keys = []
 
-    def _is_comparable(self, verified: VerifiedTable, snapshot: Snapshot) -> bool:
+    def _is_comparable(self, verified: VerifiedTable, snapshot: TargetSnapshot) -> bool:
         if verified.table.find_identity().kind == "row":
             self._done.tables[".".join(verified.name)] = _NO_KEY
         elif is_aside(snapshot.aside, verified.name):
@@ -228,9 +228,9 @@ class _Run:
             chosen.setdefault(name, []).append(key)
         return chosen
 
-    def _open_entries(self, tables: Mapping[Name, VerifiedTable]) -> dict[Name, list[Entry]]:
+    def _open_entries(self, tables: Mapping[Name, VerifiedTable]) -> dict[Name, list[ValidationEntry]]:
         """The ledger's open entries by table. Entries of tables or keys that no longer exist are settled."""
-        open_entries: dict[Name, list[Entry]] = {}
+        open_entries: dict[Name, list[ValidationEntry]] = {}
         for entry in self._ledger.list_entries(_OPEN):
             name = (entry.db, entry.table)
             if name not in tables:
@@ -313,7 +313,7 @@ class _Run:
             return
         digests = compute_row_digests(expected, source_rows.rows)
         for difference in differences:
-            reading = Reading(
+            reading = RowReading(
                 self._done.hi, False, look_up_digest(digests, difference.key), lake.changed.get(difference.key, 0),
                 source_rows.is_fresh, source_rows.positions,
             )  # fmt: skip
@@ -340,7 +340,7 @@ class _Run:
 
     def _build_entry(
         self, status: Literal["pending", "new"], against: Against, difference: Difference, work: _TableWork, **more: str
-    ) -> Entry:
+    ) -> ValidationEntry:
         old = self._ledger.get((against, difference.db, difference.table, difference.key))
         since = (
             self._changed[difference.key] - 1
@@ -350,14 +350,14 @@ class _Run:
             else old.since
         )
         window = format_window_name(self._done.lo, self._done.hi)
-        made = Entry(
+        made = ValidationEntry(
             status,
             against, difference.db, difference.table, difference.key, difference.kind, difference.columns,
             window=window, since=since,
         )  # fmt: skip
         return replace(made, **more)  # type: ignore[arg-type]
 
-    def _put(self, entry: Entry) -> Entry | None:
+    def _put(self, entry: ValidationEntry) -> ValidationEntry | None:
         """Put `entry` into the ledger; None if it is full."""
         most = self._options.max_pending_rows if entry.status == "pending" else self._options.max_errors
         if self._ledger.get(entry.entry_key) is None and self._ledger.count(entry.status) >= most:
@@ -378,7 +378,7 @@ def _split_keys(keys: Sequence[AnyKey]) -> Iterator[Sequence[AnyKey]]:
         yield keys[start : start + _KEYS_AT_ONCE]
 
 
-def list_errors(ledger: Ledger) -> list[dict[str, Any]]:
+def list_errors(ledger: ValidationLedger) -> list[dict[str, Any]]:
     """The first new errors, for logs and pages, with only the masked key of each row."""
     return [
         {"number": entry.number, "table": f"{entry.db}.{entry.table}", "key": redact_key(entry.key), "kind": entry.kind,
@@ -387,7 +387,7 @@ def list_errors(ledger: Ledger) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _find_proof(entry: Entry | None) -> Proof | None:
+def _find_proof(entry: ValidationEntry | None) -> Proof | None:
     return entry.known_proof if entry is not None and entry.status == "pending" else None
 
 

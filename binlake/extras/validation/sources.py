@@ -13,7 +13,7 @@ import structlog
 from binlake.base.dialects import Dialect
 from binlake.changes.net import encode_row_key
 from binlake.config import Replication
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.config.validation import ValidatedSource
 from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.extras.validation.positions import LogPosition, find_published_ts, read_feeder_positions, read_log_position
@@ -28,7 +28,7 @@ from binlake.repair.verify.tables import Name, VerifiedTable
 from binlake.repair.verify.texts import build_fold
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 log = structlog.get_logger(__name__)
 
@@ -84,7 +84,7 @@ class _TidbAtCheckpoint:
 
     is_exact = True
 
-    def __init__(self, session: Session, dialect: Dialect) -> None:
+    def __init__(self, session: TargetSession, dialect: Dialect) -> None:
         self._session, self._dialect = session, dialect
 
     def read_rows_by_key(self, verified: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
@@ -102,7 +102,7 @@ class _FeederServers:
     def __init__(self, stack: ExitStack, replication: Replication, dialect: Dialect) -> None:
         self._stack, self._dialect = stack, dialect
         self._source, self._servers = replication.source, replication.validation.source
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, TargetSession] = {}
         # Read after the target's checkpoint: everything below the checkpoint is published by now.
         self._before = read_feeder_positions(self._source)
 
@@ -146,18 +146,18 @@ class _FeederServers:
         query = "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
         return bool(self._open_session(server).fetch_rows(query, [schema, table]))
 
-    def _open_session(self, server: ValidatedSource) -> Session:
+    def _open_session(self, server: ValidatedSource) -> TargetSession:
         if server.name not in self._sessions:
-            made = Target(
+            made = TargetSection(
                 host=server.host, port=server.port, user=server.user, password=server.password, db_type="mysql",
                 security=server.security,
             )  # fmt: skip
-            self._sessions[server.name] = self._stack.enter_context(closing(Session(made)))
+            self._sessions[server.name] = self._stack.enter_context(closing(TargetSession(made)))
         return self._sessions[server.name]
 
 
 def read_rows_by_key(
-    session: Session, table: TableDef, names: Sequence[Name], keys: Sequence[AnyKey], dialect: Dialect
+    session: TargetSession, table: TableDef, names: Sequence[Name], keys: Sequence[AnyKey], dialect: Dialect
 ) -> list[Row]:
     """The rows of the tables `names` whose key is exactly one of `keys`. Raises BinlakeError."""
     texts = {format_key_text(list(key)) for key in keys}

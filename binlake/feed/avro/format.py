@@ -7,7 +7,7 @@ import pyarrow as pa
 from binlake.config.protocols import AvroOptions
 from binlake.feed.avro.bodies import encode_keys, encode_values
 from binlake.feed.avro.schema import build_key_schema, build_value_schema, require_key_columns
-from binlake.feed.formats import DELETE, Bodies, Changes, RowFormat, Schemas
+from binlake.feed.formats import DELETE, Bodies, Changes, MessageSchemas, RowFormat
 from binlake.rows.schema import TableDef
 
 
@@ -17,9 +17,9 @@ class AvroFormat(RowFormat):
     def __init__(self, options: AvroOptions) -> None:
         self._options = options
 
-    def build_schemas(self, table: TableDef, /) -> Schemas:
+    def build_schemas(self, table: TableDef, /) -> MessageSchemas:
         """The schemas of key and value. Raises ConfigError for a table without a key."""
-        return Schemas(build_key_schema(table, self._options), build_value_schema(table, self._options))
+        return MessageSchemas(build_key_schema(table, self._options), build_value_schema(table, self._options))
 
     def encode(self, changes: Changes) -> Bodies:
         """As Format.encode: bodies without headers, as publish adds the schemas' ids."""

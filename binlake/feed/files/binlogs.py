@@ -21,18 +21,18 @@ import pyarrow.compute as pc
 import structlog
 
 from binlake import tso
-from binlake.base.filestore import Store, open_store
+from binlake.base.filestore import StoredFiles, open_store
 from binlake.base.lakecolumns import Message
 from binlake.binlogfile.framing import CRC, HEAD, MAGIC, build_damage_error, compress
-from binlake.binlogfile.index import PATH, Index, IndexedFile, compute_checksum, read_index
+from binlake.binlogfile.index import PATH, BinlogIndex, IndexedFile, compute_checksum, read_index
 from binlake.binlogfile.names import Compression, format_file_name, select_binlog_files
-from binlake.config.storage import Storage
+from binlake.config.storage import StorageSection
 from binlake.errors import Permanent
 from binlake.feed.bytecolumns import build_fixed_width_array, join_parts, split_binary_array
 from binlake.feed.events import DDL
 from binlake.feed.files.publisher import Read
 from binlake.feed.manifest import EncodeManifest
-from binlake.feed.position import Position
+from binlake.feed.position import ChangePosition
 from binlake.feed.protobuf import TRANSACTION, measure_lengths
 
 log = structlog.get_logger(__name__)
@@ -51,11 +51,11 @@ class BinlogPublisher:
 
     def __init__(
         self,
-        storage: Storage,
+        storage: StorageSection,
         feed: str,
         *,
         time_zone: str = "UTC",
-        store: Store | None = None,
+        store: StoredFiles | None = None,
         join_bytes: int = JOIN_BYTES,
     ) -> None:
         """`time_zone`: that of TIMESTAMPs in the files; `store`: used instead of the one at `storage`.
@@ -66,7 +66,7 @@ class BinlogPublisher:
         self._feed, self._store, self._join_bytes = feed, store or open_store(storage), join_bytes
         self._size, self._retention_days = storage.file_size, storage.retention_days
         self._compression = cast(Compression, storage.compression)
-        self._index: Index | None = None
+        self._index: BinlogIndex | None = None
 
     def __enter__(self) -> BinlogPublisher:
         """Read the index. Raises Permanent if the files belong to another writer, Transient."""
@@ -107,25 +107,25 @@ class BinlogPublisher:
             return 0
         before = self._index or self._claim_folder(manifest.lo)
         sent, files = 0, _Files(self._store, before.files, self._size, self._compression, self._join_bytes)
-        for part in read(Position.after_commit(before.hi)):
+        for part in read(ChangePosition.after_commit(before.hi)):
             records = _Records.of(part)
             files.add(records)
             sent += len(records.commits)
         # After a gap (windows that the feed skipped) the complete range starts at this window.
         lo = before.lo if manifest.lo <= before.hi else manifest.lo
-        index = self._drop_expired(Index(self._feed, lo, manifest.hi, files.close(), self._time_zone))
+        index = self._drop_expired(BinlogIndex(self._feed, lo, manifest.hi, files.close(), self._time_zone))
         self._store.put(PATH, index.to_json())
         self._index = index
         self._remove_others()
         return sent
 
-    def _claim_folder(self, lo: int) -> Index:
+    def _claim_folder(self, lo: int) -> BinlogIndex:
         """Claim the folder for this feed."""
-        index = Index(self._feed, lo, lo, time_zone=self._time_zone)
+        index = BinlogIndex(self._feed, lo, lo, time_zone=self._time_zone)
         self._store.put(PATH, index.to_json())
         return index
 
-    def _drop_expired(self, index: Index) -> Index:
+    def _drop_expired(self, index: BinlogIndex) -> BinlogIndex:
         """`index` without files whose commits are older than the retention before the checkpoint; the newest stays."""
         if not self._retention_days:
             return index
@@ -187,7 +187,7 @@ class _Files:
     """Writes the files of a window after the files `before`, and continues the last of these if it is small."""
 
     def __init__(
-        self, store: Store, before: Iterable[IndexedFile], size: int, compression: Compression, join_bytes: int
+        self, store: StoredFiles, before: Iterable[IndexedFile], size: int, compression: Compression, join_bytes: int
     ) -> None:
         self._store, self._size, self._compression = store, size, compression
         self._done = list(before)
@@ -242,7 +242,7 @@ class _OpenFile:
     content: IO[bytes] = field(default_factory=lambda: tempfile.SpooledTemporaryFile(_IN_MEMORY))  # noqa: SIM115
 
     @classmethod
-    def reopen(cls, indexed: IndexedFile, store: Store) -> _OpenFile:
+    def reopen(cls, indexed: IndexedFile, store: StoredFiles) -> _OpenFile:
         """Reopen an existing file to continue it. Raises DamagedFile if it differs from its index."""
         content = (store.get(indexed.name) or b"")[: indexed.size]
         if len(content) < indexed.size or compute_checksum(content) != indexed.crc:
@@ -265,7 +265,7 @@ class _OpenFile:
         count, last = self.indexed.records + len(records.commits), int(records.commits[-1])
         self.indexed = replace(self.indexed, records=count, last=last)
 
-    def store_file(self, store: Store, compression: Compression) -> IndexedFile:
+    def store_file(self, store: StoredFiles, compression: Compression) -> IndexedFile:
         """Write the file to the store."""
         if self.pending:
             self._write(compress(bytes(self.pending), compression))

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from binlake.base.lakecolumns import Mutation
-from binlake.binlogfile.reading import Item, Transaction
-from binlake.config.feed import Feed
+from binlake.binlogfile.reading import BinlogTransaction, Item
+from binlake.config.feed import FeedSection
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import read_rows
 from binlake.lake.tables import MUTATION
@@ -25,7 +25,7 @@ Bounds = tuple[int, int]
 class LakeComparison:
     """Counts the files' row changes per window of the lake. `problems`: the differences from the lake."""
 
-    def __init__(self, paths: LakePaths, feed: Feed, held: Bounds) -> None:
+    def __init__(self, paths: LakePaths, feed: FeedSection, held: Bounds) -> None:
         """`held`: the range (lo, hi] that the files have completely. Windows completely inside it are compared."""
         self._paths, self._feed = paths, feed
         lo, hi = held
@@ -40,7 +40,7 @@ class LakeComparison:
         """Count the next item of the files."""
         while self._window is not None and item.commit_ts > self._window[1]:
             self._close(self._window)
-        if self._window is not None and item.commit_ts > self._window[0] and isinstance(item, Transaction):
+        if self._window is not None and item.commit_ts > self._window[0] and isinstance(item, BinlogTransaction):
             self._rows[item.commit_ts] += len(item.message.dml_data.events)
 
     def finish(self) -> None:

@@ -30,7 +30,7 @@ _NEEDED = (*_CONTENT, *_OF_TABLE)
 _DAY_MS = 86_400_000
 
 
-class Group(NamedTuple):
+class FileGroup(NamedTuple):
     """Messages that may share a file: with the same folder and schemas (fingerprints; None: no schema)."""
 
     folder: str
@@ -42,7 +42,7 @@ class Group(NamedTuple):
 class Piece:
     """The messages of one file."""
 
-    group: Group
+    group: FileGroup
     messages: pa.Table
 
 
@@ -51,7 +51,7 @@ class Cutter:
 
     def __init__(self, versions: Versions, separator: str, file_size: int) -> None:
         self._versions, self._separator, self._size = versions, separator, file_size
-        self._open: dict[Group, pa.Table] = {}
+        self._open: dict[FileGroup, pa.Table] = {}
 
     def list_folders(self) -> list[str]:
         """The folders of the messages so far."""
@@ -74,7 +74,7 @@ class Cutter:
             if rows.num_rows:
                 yield Piece(group, rows)
 
-    def _split_by_group(self, messages: pa.Table) -> Iterator[tuple[Group, pa.Table]]:
+    def _split_by_group(self, messages: pa.Table) -> Iterator[tuple[FileGroup, pa.Table]]:
         commits = np.asarray(messages.column(Message.COMMIT_TS)).astype(np.int64)
         days = (commits >> tso.LOGICAL_BITS) // _DAY_MS
         # A version may begin inside a day, so the rows of a table and day are split again by commit_ts. Names are cast
@@ -87,7 +87,7 @@ class Cutter:
             db, table = part[Message.DB], part[Message.TABLE]
             for version, numbers in self._split_by_version(db, table, rows, commits):
                 folder = build_data_folder(db, table, version, format_date(int(commits[numbers[0]]), self._separator))
-                group = Group(folder, part[Message.KEY_SCHEMA], part[Message.VALUE_SCHEMA])
+                group = FileGroup(folder, part[Message.KEY_SCHEMA], part[Message.VALUE_SCHEMA])
                 yield group, messages.select(_CONTENT).take(pa.array(numbers))
 
     def _split_by_version(self, db: str, table: str, rows: Ints, commits: Ints) -> Iterator[tuple[int, Ints]]:

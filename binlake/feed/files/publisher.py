@@ -16,9 +16,9 @@ from types import TracebackType
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.filestore import Store, open_store
+from binlake.base.filestore import StoredFiles, open_store
 from binlake.base.lakecolumns import Message
-from binlake.config.storage import Storage
+from binlake.config.storage import StorageSection
 from binlake.errors import DamagedManifest, Permanent
 from binlake.feed.files import layout
 from binlake.feed.files.avrofile import encode_avro_file
@@ -27,14 +27,14 @@ from binlake.feed.files.textfile import encode_text_file
 from binlake.feed.files.versions import Versions, parse_versions
 from binlake.feed.formats import DELETE, INSERT, UPDATE
 from binlake.feed.manifest import EncodeManifest
-from binlake.feed.position import Position
+from binlake.feed.position import ChangePosition
 
-Read = Callable[[Position | None], Iterator[pa.Table]]
+Read = Callable[[ChangePosition | None], Iterator[pa.Table]]
 """Reads the messages of a window after a position, in parts and in commit order."""
 
 
 @dataclass
-class Plan:
+class FilePlan:
     """The state before the window up to `hi`. `last`: the greatest file number of each folder that it uses."""
 
     feed: str
@@ -46,7 +46,7 @@ class Plan:
         return json.dumps({**vars(self), "hi": str(self.hi)}).encode()
 
     @classmethod
-    def from_json(cls, content: bytes) -> Plan:
+    def from_json(cls, content: bytes) -> FilePlan:
         """Parse what `to_json` wrote. Raises DamagedManifest."""
         try:
             raw = json.loads(content)
@@ -56,7 +56,7 @@ class Plan:
                                   hint="publish to another folder") from error  # fmt: skip
 
 
-def read_checkpoint(store: Store) -> int | None:
+def read_checkpoint(store: StoredFiles) -> int | None:
     """The commit_ts up to which the files have everything; None if they have nothing. Raises Permanent."""
     content = store.get(layout.METADATA)
     if content is None:
@@ -73,13 +73,13 @@ class FilePublisher:
 
     def __init__(
         self,
-        storage: Storage,
+        storage: StorageSection,
         protocol: str,
         feed: str,
         *,
         terminator: str = "\r\n",
         recorded: int | None = None,
-        store: Store | None = None,
+        store: StoredFiles | None = None,
     ) -> None:
         """`terminator`: the end of lines in a text protocol; `recorded`: the hi of the last window that is known to be
         published, whatever `metadata` says; `store`: used instead of the one at `storage`.
@@ -138,10 +138,10 @@ class FilePublisher:
         self.checkpoint = manifest.hi
         return sent
 
-    def _begin(self, manifest: EncodeManifest) -> Plan:
+    def _begin(self, manifest: EncodeManifest) -> FilePlan:
         """The plan of the window. An incomplete window is written again with the same file numbers."""
         begun = self._read_plan()
-        plan = Plan(self._feed, manifest.hi)
+        plan = FilePlan(self._feed, manifest.hi)
         if begun is None:
             # This claims the folder for the feed.
             self._store.put(layout.PLAN, plan.to_json())
@@ -149,7 +149,7 @@ class FilePublisher:
             plan.last |= begun.last
         return plan
 
-    def _note_folders(self, plan: Plan, folders: Iterable[str]) -> None:
+    def _note_folders(self, plan: FilePlan, folders: Iterable[str]) -> None:
         """Record the greatest numbers of `folders` before the window's first file is written there."""
         for folder in folders:
             if folder not in plan.last:
@@ -157,7 +157,7 @@ class FilePublisher:
         self._store.put(layout.PLAN, plan.to_json())
 
     def _cut_pieces(self, cutter: Cutter, read: Read) -> Iterator[Piece]:
-        after = None if self.checkpoint is None else Position.after_commit(self.checkpoint)
+        after = None if self.checkpoint is None else ChangePosition.after_commit(self.checkpoint)
         changes = pa.array([INSERT, UPDATE, DELETE])
         for part in read(after):
             is_change = pc.is_in(part.column(Message.OP).cast(pa.string()), changes)
@@ -175,6 +175,6 @@ class FilePublisher:
             self._store.put(path, content)
         self._known.add(path)
 
-    def _read_plan(self) -> Plan | None:
+    def _read_plan(self) -> FilePlan | None:
         content = self._store.get(layout.PLAN)
-        return None if content is None else Plan.from_json(content)
+        return None if content is None else FilePlan.from_json(content)

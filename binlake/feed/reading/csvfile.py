@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from binlake.config.protocols import CsvOptions
 from binlake.errors import WireError
-from binlake.feed.reading.events import Event
+from binlake.feed.reading.events import MessageEvent
 
 _OPS = {"I": "c", "U": "u", "D": "d"}
 
@@ -24,12 +24,12 @@ class CsvLine:
     values: tuple[str | None, ...]
 
 
-def decode_csv_file(path: str, content: bytes, columns: Sequence[str], options: CsvOptions) -> Iterator[Event]:
+def decode_csv_file(path: str, content: bytes, columns: Sequence[str], options: CsvOptions) -> Iterator[MessageEvent]:
     """The events of a file whose rows have `columns`. Raises WireError.
 
     An update with its old row has two lines and is one event.
     """
-    old: Event | None = None
+    old: MessageEvent | None = None
     for number, fields in enumerate(_read_lines(content.decode("utf-8"), options, path)):
         line = _parse_line(f"{path}:{number}", fields, options)
         if len(line.values) != len(columns):
@@ -39,7 +39,7 @@ def decode_csv_file(path: str, content: bytes, columns: Sequence[str], options: 
                 hint=_HINT,
             )
         row = dict(zip(columns, line.values, strict=True))
-        event = Event(f"{path}:{number}", line.commit_ts, line.db, line.table, _OPS[line.op], value=row)
+        event = MessageEvent(f"{path}:{number}", line.commit_ts, line.db, line.table, _OPS[line.op], value=row)
         if line.is_update and line.op == "D":
             old = event
         elif line.is_update and old is not None:

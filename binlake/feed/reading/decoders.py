@@ -16,7 +16,7 @@ import fastavro
 from google.protobuf.message import DecodeError
 
 from binlake.errors import ConfigError
-from binlake.feed.reading.events import Event, Record, build_undecodable_error
+from binlake.feed.reading.events import FeedRecord, MessageEvent, build_undecodable_error
 from binlake.feed.reading.jsonprotocols import decode_canal_json, decode_debezium, decode_open_protocol
 from binlake.feed.registry import MAGIC
 from binlake.wire import slave_binlog_pb2 as pb
@@ -24,7 +24,7 @@ from binlake.wire import slave_binlog_pb2 as pb
 _OPS = {pb.Insert: "c", pb.Update: "u", pb.Delete: "d"}
 
 
-def decode_slave_binlog(record: Record) -> Iterator[Event]:
+def decode_slave_binlog(record: FeedRecord) -> Iterator[MessageEvent]:
     """The events of the message: one per row change, or its DDL."""
     try:
         binlog = pb.Binlog.FromString(record.value or b"")
@@ -33,20 +33,20 @@ def decode_slave_binlog(record: Record) -> Iterator[Event]:
     if binlog.type == pb.DDL:
         data = binlog.ddl_data
         query = {"sql": data.ddl_query.decode("utf-8", "replace")}
-        yield Event(record.place, binlog.commit_ts, data.schema_name, data.table_name, "ddl", message=query)
+        yield MessageEvent(record.place, binlog.commit_ts, data.schema_name, data.table_name, "ddl", message=query)
         return
     for table in binlog.dml_data.tables:
         for mutation in table.mutations:
             yield _build_row_event(record, binlog.commit_ts, table, mutation)
 
 
-def _build_row_event(record: Record, commit_ts: int, table: pb.Table, mutation: pb.TableMutation) -> Event:
+def _build_row_event(record: FeedRecord, commit_ts: int, table: pb.Table, mutation: pb.TableMutation) -> MessageEvent:
     op, row = _OPS[mutation.type], _decode_row(table, mutation.row)
     names = {name for key in table.unique_keys if key.name == "PRIMARY" for name in key.column_names}
     key = {name: value for name, value in row.items() if name in names}
     before = _decode_row(table, mutation.change_row) if op == "u" else None
     value = None if op == "d" and key else row
-    return Event(record.place, commit_ts, table.schema_name, table.table_name, op, key or None, value, before)
+    return MessageEvent(record.place, commit_ts, table.schema_name, table.table_name, op, key or None, value, before)
 
 
 def _decode_row(table: pb.Table, row: pb.Row) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def _decode_value(column: pb.Column) -> Any:
     return None if column.is_null or not fields else fields[0][1]
 
 
-Decoder = Callable[[Record], Iterator[Event]]
+Decoder = Callable[[FeedRecord], Iterator[MessageEvent]]
 """Decodes a message. Raises WireError for a message that does not match the protocol, Permanent, Transient."""
 Schemas = Callable[[int], str]
 """Returns the text of a schema by its id. Raises Permanent, Transient."""
@@ -74,7 +74,7 @@ class AvroDecoder:
         self._schemas = schemas
         self._parsed: dict[int, Any] = {}
 
-    def __call__(self, record: Record) -> Iterator[Event]:
+    def __call__(self, record: FeedRecord) -> Iterator[MessageEvent]:
         """The only event of the message."""
         if record.key is None:
             raise build_undecodable_error(record, "it has no key")
@@ -82,7 +82,7 @@ class AvroDecoder:
         value = None if record.value is None else self._decode(record, record.value)[1]
         yield build_row_event(record.place, schema, key, value, _read_commit_ts(record.headers))
 
-    def _decode(self, record: Record, body: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    def _decode(self, record: FeedRecord, body: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         if body[:1] != MAGIC or len(body) < _HEADER_BYTES:
             raise build_undecodable_error(record, "it does not begin with 0 and the id of a schema")
         number = int.from_bytes(body[1:_HEADER_BYTES], "big")
@@ -101,13 +101,13 @@ class AvroDecoder:
 
 def build_row_event(
     place: str, schema: Mapping[str, Any], key: Mapping[str, Any], value: Mapping[str, Any] | None, ts: int | None
-) -> Event:
+) -> MessageEvent:
     """The event of an Avro message. `schema`: that of its key; `ts`: the commit_ts if the value has none."""
     namespace, _, table = str(schema["name"]).rpartition(".")
     if not namespace:
         namespace = str(schema.get("namespace", ""))
     values = value or {}
-    return Event(
+    return MessageEvent(
         place,
         values.get("_tidb_commit_ts", ts),
         namespace.rpartition(".")[2],

@@ -21,7 +21,7 @@ _ROW = ("key", "value", "before")
 
 
 @dataclass(frozen=True)
-class Record:
+class FeedRecord:
     """A message at `place`: `topic[partition]@offset` or `file:number`."""
 
     place: str
@@ -31,7 +31,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Event:
+class MessageEvent:
     """The content of a message. `op`: c, u, d, ddl or watermark; None if the message does not have it.
 
     `commit_ts`: None if the message has none. `key`, `value`, `before`: columns of the row; `message`: the complete
@@ -78,6 +78,6 @@ def convert_to_json(value: Any, name: str = "") -> Any:
             return [convert_to_json(each, name) for each in value]
 
 
-def build_undecodable_error(record: Record, why: str) -> WireError:
+def build_undecodable_error(record: FeedRecord, why: str) -> WireError:
     """The error for a message that does not match its protocol."""
     return WireError(f"a message cannot be decoded: {why}", where={"at": record.place}, hint=_HINT)

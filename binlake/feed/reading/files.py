@@ -14,9 +14,18 @@ from typing import Any
 
 import fastavro
 
-from binlake.base.filestore import Store
+from binlake.base.filestore import StoredFiles
 from binlake.binlogfile.framing import build_damage_error
-from binlake.binlogfile.reading import DELETE, INSERT, UPDATE, Ddl, FilePosition, RowEvent, decode_value, read_items
+from binlake.binlogfile.reading import (
+    DELETE,
+    INSERT,
+    UPDATE,
+    BinlogDdl,
+    BinlogRow,
+    FilePosition,
+    decode_value,
+    read_items,
+)
 from binlake.config.protocols import AvroOptions, CsvOptions, Options, PbOptions
 from binlake.errors import Permanent, WireError
 from binlake.feed.files.layout import (
@@ -29,32 +38,32 @@ from binlake.feed.files.layout import (
 from binlake.feed.files.publisher import read_checkpoint
 from binlake.feed.reading.csvfile import decode_csv_file
 from binlake.feed.reading.decoders import build_row_event
-from binlake.feed.reading.events import Event, Record
+from binlake.feed.reading.events import FeedRecord, MessageEvent
 from binlake.feed.reading.jsonprotocols import decode_canal_json
 
 _OPS = {INSERT: "c", UPDATE: "u", DELETE: "d"}
 
 
-def read_binlog_files(store: Store) -> Iterator[Event]:
+def read_binlog_files(store: StoredFiles) -> Iterator[MessageEvent]:
     """All events of the folder, in commit order. Raises Permanent, Transient."""
     for item in read_items(store):
         place = f"{item.place.file}@{item.place.offset}"
-        if isinstance(item, Ddl):
-            yield Event(place, item.commit_ts, item.db, "", "ddl", message={"sql": item.sql})
+        if isinstance(item, BinlogDdl):
+            yield MessageEvent(place, item.commit_ts, item.db, "", "ddl", message={"sql": item.sql})
         else:
             for event in item.events:
                 yield _build_row_event(place, item.commit_ts, item.place, event)
 
 
-def _build_row_event(place: str, commit_ts: int, position: FilePosition, event: RowEvent) -> Event:
+def _build_row_event(place: str, commit_ts: int, position: FilePosition, event: BinlogRow) -> MessageEvent:
     try:
         row = {column.name: decode_value(column, column.value) for column in event.columns}
         changed: dict[str, Any] = {c.name: decode_value(c, c.changed) for c in event.columns if c.changed is not None}
     except ValueError as error:
         raise build_damage_error(str(error), position.file, position.offset) from error
     update = event.kind == UPDATE
-    return Event(place, commit_ts, event.db, event.table, _OPS[event.kind], None, changed if update else row,
-                 row if update else None)  # fmt: skip
+    return MessageEvent(place, commit_ts, event.db, event.table, _OPS[event.kind], None, changed if update else row,
+                        row if update else None)  # fmt: skip
 
 
 Columns = Callable[[str, str, int], list[str]]
@@ -63,7 +72,7 @@ Wanted = Callable[[str, str], bool]
 """Tells whether the files of (db, table) are read."""
 
 
-def read_files(store: Store, options: Options, is_wanted: Wanted) -> Iterator[Event]:
+def read_files(store: StoredFiles, options: Options, is_wanted: Wanted) -> Iterator[MessageEvent]:
     """The events of the wanted tables. `options`: those of the protocol. Raises WireError, Permanent, Transient."""
     if isinstance(options, PbOptions):
         yield from read_binlog_files(store)
@@ -84,7 +93,7 @@ def read_files(store: Store, options: Options, is_wanted: Wanted) -> Iterator[Ev
                 yield event
 
 
-def _list_indexed_files(store: Store, is_wanted: Wanted) -> list[DataFile]:
+def _list_indexed_files(store: StoredFiles, is_wanted: Wanted) -> list[DataFile]:
     """The files up to the number in their folder's index, in order."""
     files = [file for path in store.list("") if (file := parse_data_path(path)) and is_wanted(file.db, file.table)]
     last = {file.folder: 0 for file in files}
@@ -93,7 +102,7 @@ def _list_indexed_files(store: Store, is_wanted: Wanted) -> list[DataFile]:
     return sorted(indexed, key=lambda file: (file.db, file.table, file.version, file.date, file.number))
 
 
-def _decode_events(file: DataFile, content: bytes, options: Options, columns: Columns) -> Iterator[Event]:
+def _decode_events(file: DataFile, content: bytes, options: Options, columns: Columns) -> Iterator[MessageEvent]:
     match options:
         case AvroOptions():
             return _decode_avro(file, content)
@@ -103,7 +112,7 @@ def _decode_events(file: DataFile, content: bytes, options: Options, columns: Co
             return _decode_lines(file, content)
 
 
-def _read_columns(store: Store, db: str, table: str, version: int) -> list[str]:
+def _read_columns(store: StoredFiles, db: str, table: str, version: int) -> list[str]:
     """The columns of a table version. Raises Permanent if its schema file is missing."""
     folder = f"{build_table_folder(db, table)}/meta"
     for path in store.list(folder):
@@ -116,7 +125,7 @@ def _read_columns(store: Store, db: str, table: str, version: int) -> list[str]:
     )
 
 
-def _decode_avro(file: DataFile, content: bytes) -> Iterator[Event]:
+def _decode_avro(file: DataFile, content: bytes) -> Iterator[MessageEvent]:
     try:
         reader = fastavro.reader(io.BytesIO(content))
         schema: Any = reader.writer_schema
@@ -130,6 +139,6 @@ def _decode_avro(file: DataFile, content: bytes) -> Iterator[Event]:
         raise WireError(f"a file is not an Avro file of a feed: {error}", where={"file": file.path}) from error
 
 
-def _decode_lines(file: DataFile, content: bytes) -> Iterator[Event]:
+def _decode_lines(file: DataFile, content: bytes) -> Iterator[MessageEvent]:
     for number, line in enumerate(content.splitlines()):
-        yield from decode_canal_json(Record(f"{file.path}:{number}", None, line))
+        yield from decode_canal_json(FeedRecord(f"{file.path}:{number}", None, line))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from binlake.feed.reading.events import Event, Record, build_undecodable_error
+from binlake.feed.reading.events import FeedRecord, MessageEvent, build_undecodable_error
 
 _CANAL_OPS = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TIDB_WATERMARK": "watermark"}
 _DEBEZIUM_OPS = {"c": "c", "u": "u", "d": "d", "m": "watermark"}
@@ -15,7 +15,7 @@ _OPEN_VERSION = 1
 _OPEN_ROW, _OPEN_DDL, _OPEN_RESOLVED = 1, 2, 3
 
 
-def decode_canal_json(record: Record) -> Iterator[Event]:
+def decode_canal_json(record: FeedRecord) -> Iterator[MessageEvent]:
     """The only event of the message."""
     message = _parse_object(record, record.value)
     extension = message.get("_tidb") or {}
@@ -24,7 +24,7 @@ def decode_canal_json(record: Record) -> Iterator[Event]:
         raise build_undecodable_error(record, f"its type is {message.get('type')!r}")
     rows = message.get("data") or [None]
     before = (message.get("old") or [None]) if op == "u" else [None]
-    yield Event(
+    yield MessageEvent(
         record.place,
         extension.get("commitTs", extension.get("watermarkTs")),
         message.get("database") or "",
@@ -36,7 +36,7 @@ def decode_canal_json(record: Record) -> Iterator[Event]:
     )
 
 
-def decode_debezium(record: Record) -> Iterator[Event]:
+def decode_debezium(record: FeedRecord) -> Iterator[MessageEvent]:
     """The only event of the message, without its schemas."""
     payload = _parse_object(record, record.value).get("payload")
     key = _parse_object(record, record.key).get("payload") if record.key is not None else None
@@ -45,13 +45,13 @@ def decode_debezium(record: Record) -> Iterator[Event]:
     source, op = payload["source"], _DEBEZIUM_OPS.get(str(payload.get("op")))
     if op is None:
         raise build_undecodable_error(record, f"its op is {payload.get('op')!r}")
-    yield Event(
+    yield MessageEvent(
         record.place, source.get("commit_ts"), source.get("db") or "", source.get("table") or "", op,
         key or None, payload.get("after"), payload.get("before"),
     )  # fmt: skip
 
 
-def decode_open_protocol(record: Record) -> Iterator[Event]:
+def decode_open_protocol(record: FeedRecord) -> Iterator[MessageEvent]:
     """The events of the message, one or several."""
     key = record.key or b""
     if int.from_bytes(key[:_LENGTH_BYTES], "big") != _OPEN_VERSION:
@@ -63,13 +63,13 @@ def decode_open_protocol(record: Record) -> Iterator[Event]:
         yield _build_open_event(record, _parse_object(record, head), body)
 
 
-def _build_open_event(record: Record, head: Mapping[str, Any], body: bytes) -> Event:
+def _build_open_event(record: FeedRecord, head: Mapping[str, Any], body: bytes) -> MessageEvent:
     kind, ts, db, table = (head.get(name) for name in ("t", "ts", "scm", "tbl"))
     if kind == _OPEN_RESOLVED:
-        return Event(record.place, ts, op="watermark")
+        return MessageEvent(record.place, ts, op="watermark")
     message = _parse_object(record, body)
     if kind == _OPEN_DDL:
-        return Event(record.place, ts, db or "", table or "", "ddl", message=message)
+        return MessageEvent(record.place, ts, db or "", table or "", "ddl", message=message)
     if kind != _OPEN_ROW:
         raise build_undecodable_error(record, f"its type is {kind!r}")
     rows = {name: {column: cell["v"] for column, cell in row.items()} for name, row in message.items()}
@@ -78,10 +78,10 @@ def _build_open_event(record: Record, head: Mapping[str, Any], body: bytes) -> E
     columns = rows.get("d", rows.get("u", {}))
     members = message.get("d", message.get("u", {}))
     key = {name: columns[name] for name, member in members.items() if member.get("h")}
-    return Event(record.place, ts, db or "", table or "", op, key or None, rows.get("u"), rows.get("p"))
+    return MessageEvent(record.place, ts, db or "", table or "", op, key or None, rows.get("u"), rows.get("p"))
 
 
-def _split_frames(record: Record, content: bytes) -> list[bytes]:
+def _split_frames(record: FeedRecord, content: bytes) -> list[bytes]:
     """The parts of a key or value, each preceded by its length."""
     parts, at = [], 0
     while at < len(content):
@@ -94,7 +94,7 @@ def _split_frames(record: Record, content: bytes) -> list[bytes]:
     return parts
 
 
-def _parse_object(record: Record, body: bytes | None) -> dict[str, Any]:
+def _parse_object(record: FeedRecord, body: bytes | None) -> dict[str, Any]:
     try:
         message = json.loads(body or b"")
     except ValueError as error:

@@ -7,10 +7,10 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from binlake.config.sinkuri import Kafka
+from binlake.config.sinkuri import KafkaConnection
 from binlake.errors import Permanent, Transient
 from binlake.feed.kafkaclient import TIMEOUT_S, build_client_settings, convert_error
-from binlake.feed.reading.events import Record
+from binlake.feed.reading.events import FeedRecord
 
 _SETTINGS: dict[str, Any] = {
     "group.id": "binlake-feed-read",
@@ -20,7 +20,7 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-def read_topic(kafka: Kafka, topic: str) -> Iterator[Record]:
+def read_topic(kafka: KafkaConnection, topic: str) -> Iterator[FeedRecord]:
     """All committed messages of `topic`. Raises Permanent when it does not exist, Transient."""
     where = {"topic": topic, "brokers": ",".join(kafka.brokers)}
     try:
@@ -51,9 +51,9 @@ def _list_partitions(consumer: Consumer, topic: str, where: dict[str, str]) -> s
     return set(known[topic].partitions)
 
 
-def _build_record(topic: str, message: Message) -> Record:
+def _build_record(topic: str, message: Message) -> FeedRecord:
     headers = {name: _convert_to_bytes(value) for name, value in dict(message.headers() or ()).items()}
-    return Record(f"{topic}[{message.partition()}]@{message.offset()}", message.key(), message.value(), headers)
+    return FeedRecord(f"{topic}[{message.partition()}]@{message.offset()}", message.key(), message.value(), headers)
 
 
 def _convert_to_bytes(value: str | bytes | None) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from binlake.health.doctor.model import Finding, judge
+from binlake.health.doctor.model import DoctorLine, judge
 
 _NOTHING_S, _SMALL_S, _GREAT_S = 0.1, 1.0, 60.0
 
@@ -21,7 +21,7 @@ def measure_skew_s(ask: Callable[[], float]) -> float:
     return max(there - after, 0.0) or min(there - before, 0.0)
 
 
-def check_skew(check: str, skew_s: float, where: str) -> Finding:
+def check_skew(check: str, skew_s: float, where: str) -> DoctorLine:
     """The finding for the clock of `where`."""
     way = "ahead of" if skew_s > 0 else "behind"
     found = f"{where} is {abs(skew_s):.1f} s {way} this machine"

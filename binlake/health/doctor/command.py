@@ -16,7 +16,7 @@ from binlake.config.load import load_replication
 from binlake.errors import ConfigError
 from binlake.health.doctor.examining import Report, collect_checks, examine
 from binlake.health.doctor.hostchecks import list_host_checks
-from binlake.health.doctor.model import Finding, Patient, Verdict, explain_error
+from binlake.health.doctor.model import DoctorLine, Patient, Verdict, explain_error
 from binlake.health.survey import find_file, find_files
 
 _FEEDER = Path("feeder.toml")
@@ -68,7 +68,7 @@ def _examine_all(args: argparse.Namespace) -> Reports:
     files = [find_file(args.replication)] if args.replication else [path for found in find_files([]) for path in found]
     if not files:
         remedy = "copy sample.toml.example to NAME.toml there, or set BINLAKE_REPLICATIONS"
-        return [(_HOST, [("config", Finding("files", "failure", f"none in {find_replications_folder()}", remedy))])]
+        return [(_HOST, [("config", DoctorLine("files", "failure", f"none in {find_replications_folder()}", remedy))])]
     return [_examine_file(path, args) for path in sorted(files)]
 
 
@@ -82,7 +82,7 @@ def _examine_file(path: Path, args: argparse.Namespace) -> tuple[str, Report]:
     return replication.name, examine(collect_checks(patient), args.timeout)
 
 
-def _to_dict(name: str, subject: str, finding: Finding) -> dict[str, str]:
+def _to_dict(name: str, subject: str, finding: DoctorLine) -> dict[str, str]:
     return {
         "replication": "" if name == _HOST else name, "subject": subject, "check": finding.check,
         "verdict": finding.verdict, "found": finding.found, "remedy": finding.remedy,

@@ -21,7 +21,7 @@ from binlake.config.storage import list_storage_warnings
 from binlake.health.doctor.clocks import check_skew, measure_skew_s
 from binlake.health.doctor.hostchecks import check_disk
 from binlake.health.doctor.lakechecks import check_commits, check_lake_folder
-from binlake.health.doctor.model import Check, Finding, Patient, Verdict, judge
+from binlake.health.doctor.model import Check, DoctorLine, Patient, Verdict, judge
 from binlake.health.doctor.targetchecks import check_checkpoint, check_target, check_target_clock
 from binlake.health.nodes import build_nodes_view
 from binlake.health.problem import DIAGNOSE, Problem, fill_in
@@ -60,63 +60,63 @@ def list_checks(patient: Patient) -> list[Check]:
     return checks
 
 
-def _check_file(patient: Patient) -> Iterator[Finding]:
+def _check_file(patient: Patient) -> Iterator[DoctorLine]:
     replication = check_replication(patient.file)
     stages = ", ".join(stage.task for stage in replication.list_stages())
-    yield Finding("file", "ok", f"{patient.file}: {stages}")
+    yield DoctorLine("file", "ok", f"{patient.file}: {stages}")
     for feed in replication.feed:
         for text in list_storage_warnings(feed.sink.storage):
-            yield Finding("feed", "warning", f"{feed.name}: {text}", f"sink-uri of the feed {feed.name}")
+            yield DoctorLine("feed", "warning", f"{feed.name}: {text}", f"sink-uri of the feed {feed.name}")
 
 
-def _check_passwords(patient: Patient) -> Iterator[Finding]:
-    yield Finding("passwords", "ok", f"all that {patient.unlocked.name} needs are set")
+def _check_passwords(patient: Patient) -> Iterator[DoctorLine]:
+    yield DoctorLine("passwords", "ok", f"all that {patient.unlocked.name} needs are set")
     for feed in patient.replication.feed:
         for key in list_plain_secrets(feed):
             remedy = f"{key}: env:NAME or airflow:CONN_ID"
-            yield Finding("passwords", "warning", f"feed {feed.name}: {key} has the password itself", remedy)
+            yield DoctorLine("passwords", "warning", f"feed {feed.name}: {key} has the password itself", remedy)
 
 
-def _check_pd(patient: Patient) -> Iterator[Finding]:
+def _check_pd(patient: Patient) -> Iterator[DoctorLine]:
     source = patient.replication.source
     with open_placement(source) as placement:
         cluster = placement.pd.fetch_cluster_id()
-    yield Finding("cluster", "ok", f"{cluster} at {','.join(source.pd_urls)}")
+    yield DoctorLine("cluster", "ok", f"{cluster} at {','.join(source.pd_urls)}")
     if not source.cluster_id:
         remedy = f'source.cluster-id = "{cluster}" refuses any other cluster'
-        yield Finding("cluster-id", "warning", "any cluster is accepted", remedy)
+        yield DoctorLine("cluster-id", "warning", "any cluster is accepted", remedy)
 
 
-def _check_pd_clock(patient: Patient) -> Iterator[Finding]:
+def _check_pd_clock(patient: Patient) -> Iterator[DoctorLine]:
     with open_placement(patient.replication.source) as placement:
         placement.pd.fetch_ts()
         skew_s = measure_skew_s(lambda: tso.extract_physical(placement.pd.fetch_ts()) / 1000)
     yield check_skew("clock", skew_s, "PD")
 
 
-def _check_pumps(patient: Patient) -> Iterator[Finding]:
+def _check_pumps(patient: Patient) -> Iterator[DoctorLine]:
     with open_placement(patient.replication.source) as placement:
         pumps, now = placement.registry.list_pumps(), placement.pd.fetch_ts()
         cluster, tls = placement.pd.fetch_cluster_id(), placement.tls
     if not pumps:
-        yield Finding("pumps", "failure", "no pump is registered", "start one: binlake pump --config pump.toml")
+        yield DoctorLine("pumps", "failure", "no pump is registered", "start one: binlake pump --config pump.toml")
     problems = read_pump_problems(pumps, cluster, tls)
     for pump in pumps:
         yield _judge_pump(pump, now, problems.get(pump.node_id, ""))
 
 
-def _judge_pump(pump: NodeStatus, now: int, problem: str) -> Finding:
+def _judge_pump(pump: NodeStatus, now: int, problem: str) -> DoctorLine:
     check, found = f"pump {pump.node_id}", f"{pump.state} at {pump.host}"
     if problem:
-        return Finding(check, "failure", f"{found}: {problem}", "see its log; docs/operate/runbook.md")
+        return DoctorLine(check, "failure", f"{found}: {problem}", "see its log; docs/operate/runbook.md")
     if is_ahead(pump, now):
-        return Finding(check, "failure", f"{found}: a binlog is from the future", "binlake pump set-aside")
+        return DoctorLine(check, "failure", f"{found}: a binlog is from the future", "binlake pump set-aside")
     if is_stale(pump, now, _HEARTBEAT_S):
-        return Finding(check, "failure", f"{found}, but without a heartbeat", "start it: its data is still needed")
+        return DoctorLine(check, "failure", f"{found}, but without a heartbeat", "start it: its data is still needed")
     return judge(check, pump.state == "online", found, "start it, or `binlake offline-pump` if it is to go", "warning")
 
 
-def _check_consumer(patient: Patient) -> Iterator[Finding]:
+def _check_consumer(patient: Patient) -> Iterator[DoctorLine]:
     own = name_consumer(patient.replication.name)
     with open_placement(patient.replication.source) as placement:
         state = next((node.state for node in placement.registry.list_drainers() if node.node_id == own), "")
@@ -125,15 +125,15 @@ def _check_consumer(patient: Patient) -> Iterator[Finding]:
     yield judge("consumer", not hold, found, f"binlake resume-drainer --node-id {own}", "warning")
 
 
-def _check_source(patient: Patient) -> Iterator[Finding]:
+def _check_source(patient: Patient) -> Iterator[DoctorLine]:
     now_ms = time.time_ns() // 1_000_000
     hearing = hear_sources(patient.replication, build_nodes_view(patient.replication)["tidb"])
     for problem in find_source_problems(hearing, now_ms):
         verdict: Verdict = "failure" if problem.state in _GRAVE else "warning"
-        yield Finding("heard", verdict, problem.text, _choose_remedy(problem, patient))
+        yield DoctorLine("heard", verdict, problem.text, _choose_remedy(problem, patient))
     for source in hearing.sources:
         if source.is_heard:
-            yield Finding("heard", "ok", f"{source.name}: {source.state}, lag {source.lag_s or 0:g} s")
+            yield DoctorLine("heard", "ok", f"{source.name}: {source.state}, lag {source.lag_s or 0:g} s")
 
 
 def _choose_remedy(problem: Problem, patient: Patient) -> str:
@@ -142,16 +142,18 @@ def _choose_remedy(problem: Problem, patient: Patient) -> str:
     return fill_in(problem.remedy, patient.file, patient.replication.source.pd_urls)
 
 
-def _check_rules(patient: Patient) -> Iterator[Finding]:
+def _check_rules(patient: Patient) -> Iterator[DoctorLine]:
     """As `binlake config check --against source`."""
     replication = patient.unlocked
     tables = select_own_tables(replication, read_table_names(replication.source))
     if not tables:
-        yield Finding("rules", "warning", "the source has no table yet", "binlake feeder status")
+        yield DoctorLine("rules", "warning", "the source has no table yet", "binlake feeder status")
         return
     rules = Rules.of(replication)
-    yield Finding("rules", "ok", f"{sum(rules.keeps(*name) for name in tables)} of {len(tables)} tables are replicated")
+    yield DoctorLine(
+        "rules", "ok", f"{sum(rules.keeps(*name) for name in tables)} of {len(tables)} tables are replicated"
+    )
     for match in match_rules(replication, tables):
         if not match.tables:
             remedy = f"binlake config check {patient.file} --against source"
-            yield Finding("rules", "warning", f"{match.place}: {match.pattern} matches no {match.seen}", remedy)
+            yield DoctorLine("rules", "warning", f"{match.place}: {match.pattern} matches no {match.seen}", remedy)

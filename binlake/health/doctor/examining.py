@@ -13,13 +13,13 @@ import structlog
 from binlake.base.deadline import begin
 from binlake.base.extras import explain_missing
 from binlake.errors import BinlakeError
-from binlake.health.doctor.model import Check, Finding, ListChecks, Patient, explain_error
+from binlake.health.doctor.model import Check, DoctorLine, ListChecks, Patient, explain_error
 from binlake.lake.damage import translate_storage_error
 
 log = structlog.get_logger(__name__)
 
 GROUP = "binlake.checks"
-Report = list[tuple[str, Finding]]
+Report = list[tuple[str, DoctorLine]]
 """(subject, finding), in the order of the checks."""
 
 
@@ -47,19 +47,19 @@ def examine(checks: Sequence[Check], timeout_s: float) -> Report:
     )
 
 
-def _fold_repeated(report: Iterable[tuple[str, Finding]]) -> Report:
+def _fold_repeated(report: Iterable[tuple[str, DoctorLine]]) -> Report:
     """Of failures with one cause, such as a PD that does not answer, only the first counts."""
     folded: Report = []
     first: dict[str, str] = {}
     for subject, finding in report:
         own = f"{subject}, {finding.check}"
         cause = first.setdefault(finding.found, own) if finding.verdict == "failure" else own
-        not_known = Finding(finding.check, "not applicable", f"not known while this fails: {cause}")
+        not_known = DoctorLine(finding.check, "not applicable", f"not known while this fails: {cause}")
         folded.append((subject, finding if cause == own else not_known))
     return folded
 
 
-def _gather(check: Check) -> Callable[[], list[Finding]]:
+def _gather(check: Check) -> Callable[[], list[DoctorLine]]:
     # A generator does its work while it is read: here, in the check's own thread.
     return lambda: list(check.run())
 
@@ -68,16 +68,16 @@ def _build_missing_check(point: EntryPoint, error: ModuleNotFoundError) -> Check
     missing = explain_missing(error, "doctor", tuple(point.extras))
     if missing is None:
         raise error
-    finding = Finding(point.name, "not applicable", missing.message, missing.hint)
+    finding = DoctorLine(point.name, "not applicable", missing.message, missing.hint)
     return Check("versions", point.name, lambda: [finding])
 
 
-def _await_findings(check: Check, future: Future[list[Finding]], until: float, timeout_s: float) -> list[Finding]:
+def _await_findings(check: Check, future: Future[list[DoctorLine]], until: float, timeout_s: float) -> list[DoctorLine]:
     try:
         return future.result(max(until - time.monotonic(), 0.0))
     except FutureTimeout:
         return [
-            Finding(check.name, "failure", f"no answer within {timeout_s:g} s", "a larger --timeout shows its error")
+            DoctorLine(check.name, "failure", f"no answer within {timeout_s:g} s", "a larger --timeout shows its error")
         ]
     except BinlakeError as error:
         return [explain_error(check.name, error)]
@@ -87,5 +87,7 @@ def _await_findings(check: Check, future: Future[list[Finding]], until: float, t
             return [explain_error(check.name, known)]
         log.exception("check_failed", check=check.name, subject=check.subject)
         return [
-            Finding(check.name, "failure", f"the check itself failed: {type(error).__name__}", "report the traceback")
+            DoctorLine(
+                check.name, "failure", f"the check itself failed: {type(error).__name__}", "report the traceback"
+            )
         ]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from binlake.base.extras import EXTRAS, list_versions, require_one_pyspark
 from binlake.errors import ConfigError
-from binlake.health.doctor.model import Check, Finding, explain_error, judge
+from binlake.health.doctor.model import Check, DoctorLine, explain_error, judge
 
 _LITTLE, _TOO_LITTLE = 10 << 30, 1 << 30
 _GIB = 1 << 30
@@ -26,11 +26,11 @@ def list_host_checks() -> list[Check]:
     ]
 
 
-def _check_versions() -> Iterator[Finding]:
-    yield Finding("packages", "ok", ", ".join([*list_versions(), f"python {sys.version.split()[0]}"]))
+def _check_versions() -> Iterator[DoctorLine]:
+    yield DoctorLine("packages", "ok", ", ".join([*list_versions(), f"python {sys.version.split()[0]}"]))
     missing = sorted({extra for module, (extra, *_) in EXTRAS.items() if not _is_installed(module)})
     if missing:
-        yield Finding("extras", "not applicable", f"not installed: {', '.join(missing)}")
+        yield DoctorLine("extras", "not applicable", f"not installed: {', '.join(missing)}")
     try:
         require_one_pyspark()
     except ConfigError as error:
@@ -43,7 +43,7 @@ def _is_installed(module: str) -> bool:
     return find_spec(module) is not None
 
 
-def check_disk(check: str, folder: Path, setting: str) -> Finding:
+def check_disk(check: str, folder: Path, setting: str) -> DoctorLine:
     """The free bytes of the file system of `folder`, which `setting` names; of its first parent that exists."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free

@@ -16,7 +16,7 @@ Verdict = Literal["ok", "warning", "failure", "not applicable"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorLine:
     """One line of the answer. `warning`: it works, but not well or not for long; `remedy`: a command or setting."""
 
     check: str
@@ -25,16 +25,16 @@ class Finding:
     remedy: str = ""
 
 
-def judge(check: str, is_ok: bool, found: str, remedy: str, otherwise: Verdict = "failure") -> Finding:
+def judge(check: str, is_ok: bool, found: str, remedy: str, otherwise: Verdict = "failure") -> DoctorLine:
     """The finding of a check: `otherwise` is the verdict unless `is_ok`."""
-    return Finding(check, "ok", found) if is_ok else Finding(check, otherwise, found, remedy)
+    return DoctorLine(check, "ok", found) if is_ok else DoctorLine(check, otherwise, found, remedy)
 
 
-def explain_error(check: str, error: BinlakeError, remedy: str = "") -> Finding:
+def explain_error(check: str, error: BinlakeError, remedy: str = "") -> DoctorLine:
     """A failure with the error's text; its hint is the remedy, else `remedy`."""
     place = " ".join(f"{key}={value}" for key, value in error.where.items())
     found = f"{error.message} [{place}]" if place else error.message
-    return Finding(check, "failure", " ".join(found.split()), error.hint or remedy)
+    return DoctorLine(check, "failure", " ".join(found.split()), error.hint or remedy)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Check:
 
     subject: str
     name: str
-    run: Callable[[], Iterable[Finding]]
+    run: Callable[[], Iterable[DoctorLine]]
 
 
 ListChecks = Callable[[Patient], list[Check]]

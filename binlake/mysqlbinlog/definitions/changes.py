@@ -19,7 +19,7 @@ _REMOVING = frozenset({Action.DROP_SCHEMA, Action.DROP_TABLE, Action.DROP_COLUMN
 
 
 @dataclass(frozen=True)
-class SchemaChange:
+class DefinitionChange:
     """`body`: the job without its times; `query`: the text of its binlog."""
 
     source: str

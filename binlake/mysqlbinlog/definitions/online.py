@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from binlake.dialect.classify import NameRef, read_name
 from binlake.dialect.tokens import Token, TokenKind, find_closing, skip_exists, split_list
-from binlake.mysqlbinlog.model import Session
+from binlake.mysqlbinlog.model import LoggedSession
 from binlake.rows.schema.names import fold_name
 
 _GHOST = re.compile(r"^_(.+)_gho$", re.IGNORECASE)
@@ -90,7 +90,7 @@ class OnlineTable:
     table: str
     base: str
     role: Role
-    alters: tuple[tuple[str, Session], ...] = ()
+    alters: tuple[tuple[str, LoggedSession], ...] = ()
 
     @property
     def name(self) -> NameRef:
@@ -102,7 +102,7 @@ class OnlineTable:
         """Whether its rows are not replicated."""
         return self.role in ("shadow", "trash")
 
-    def with_alter(self, text: str, session: Session) -> OnlineTable:
+    def with_alter(self, text: str, session: LoggedSession) -> OnlineTable:
         """The table with one more ALTER."""
         return replace(self, alters=(*self.alters, (text, session)))
 
@@ -113,5 +113,5 @@ class OnlineTable:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> OnlineTable:
         """Parse the result of `to_json`."""
-        alters = tuple((text, Session(**session)) for text, session in raw["alters"])
+        alters = tuple((text, LoggedSession(**session)) for text, session in raw["alters"])
         return cls(raw["db"], raw["table"], raw["base"], raw["role"], alters)

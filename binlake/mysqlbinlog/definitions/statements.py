@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from binlake.dialect.classify import Classified, Kind, NameRef, classify_tokens, names_object_first, read_name
+from binlake.dialect.classify import Classified, DdlKind, NameRef, classify_tokens, names_object_first, read_name
 from binlake.dialect.source import standardize_tokens
 from binlake.dialect.tokens import (
     Quoting,
@@ -33,14 +33,14 @@ from binlake.mysqlbinlog.definitions.standalone import (
     unqualify_columns,
 )
 from binlake.mysqlbinlog.definitions.unlogged import refuse_ignored_rows
-from binlake.mysqlbinlog.model import Flavor, Statement
+from binlake.mysqlbinlog.model import Flavor, LoggedStatement
 from binlake.statements.literal import quote_name, quote_qualified_name
 
 ANSI_QUOTES, NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
 """Bits of sql_mode that affect parsing; they are the same in both families."""
 
 
-class Effect(Enum):
+class StatementEffect(Enum):
     """What a statement changes."""
 
     DDL = "ddl"
@@ -55,7 +55,7 @@ class SingleStatement:
     `to`: the new (db, table) of a rename.
     """
 
-    kind: Kind
+    kind: DdlKind
     db: str
     table: str
     tokens: tuple[Token, ...]
@@ -67,7 +67,7 @@ class SingleStatement:
         return render(self.tokens)
 
 
-def split_ddl(statement: Statement, flavor: Flavor) -> list[SingleStatement]:
+def split_ddl(statement: LoggedStatement, flavor: Flavor) -> list[SingleStatement]:
     """The single statements of `statement` in order; none if it changes no tracked definition.
 
     A trigger of an online-DDL tool is a statement of kind OTHER on its table: it changes nothing, but shows the tool.
@@ -77,11 +77,11 @@ def split_ddl(statement: Statement, flavor: Flavor) -> list[SingleStatement]:
     tokens = read_tokens(statement, flavor)
     triggered = find_tool_trigger(tokens)
     if triggered is not None:
-        return [SingleStatement(Kind.OTHER, triggered[0] or statement.db, triggered[1], tuple(tokens))]
+        return [SingleStatement(DdlKind.OTHER, triggered[0] or statement.db, triggered[1], tuple(tokens))]
     effect = _find_effect(tokens)
-    if effect is Effect.SKIPPED:
+    if effect is StatementEffect.SKIPPED:
         return []
-    if effect is Effect.ROWS:
+    if effect is StatementEffect.ROWS:
         raise SchemaError(
             "the log has a change of rows as a statement, which cannot be converted to rows",
             hint="set binlog_format = ROW at the source, for all sessions, and start from a new snapshot",
@@ -90,7 +90,7 @@ def split_ddl(statement: Statement, flavor: Flavor) -> list[SingleStatement]:
     return list(_split_by_object(tokens, statement.db))
 
 
-def read_tokens(statement: Statement, flavor: Flavor) -> list[Token]:
+def read_tokens(statement: LoggedStatement, flavor: Flavor) -> list[Token]:
     """The tokens of a statement in standard form: with comments that the server runs, without all others."""
     mode = statement.session.sql_mode or 0
     quoting = Quoting(bool(mode & ANSI_QUOTES), not mode & NO_BACKSLASH_ESCAPES)
@@ -162,25 +162,25 @@ _NO_TABLES = frozenset(
 _ROW_VERBS = frozenset({"CALL", "DELETE", "DO", "INSERT", "LOAD", "MERGE", "REPLACE", "UPDATE", "WITH"})
 
 
-def _find_effect(tokens: Sequence[Token]) -> Effect:
+def _find_effect(tokens: Sequence[Token]) -> StatementEffect:
     """The effect of a statement, by its first words. Raises SchemaError for an unknown statement."""
     if not tokens or tokens[0].is_word(*_NO_DEFINITIONS):
-        return Effect.SKIPPED
+        return StatementEffect.SKIPPED
     if tokens[0].is_word(*_ROW_VERBS):
-        return Effect.ROWS
+        return StatementEffect.ROWS
     kind = classify_tokens(tokens).kind
-    if kind is Kind.CREATE_TABLE and any(token.is_word("SELECT") for token in split_list(tokens)[-1]):
-        return Effect.ROWS
+    if kind is DdlKind.CREATE_TABLE and any(token.is_word("SELECT") for token in split_list(tokens)[-1]):
+        return StatementEffect.ROWS
     if tokens[0].is_word("CREATE", "ALTER", "DROP", "RENAME") and _is_untracked_object(tokens):
-        return Effect.SKIPPED
-    if kind is Kind.OTHER:
+        return StatementEffect.SKIPPED
+    if kind is DdlKind.OTHER:
         raise SchemaError(
             "the log has an unknown statement",
             hint="if it changes no table, name its transaction in [[source.replace]] of feeder.toml: without"
             " statements it is skipped",
             where={"statement": render(tokens)[:200]},
         )
-    return Effect.DDL
+    return StatementEffect.DDL
 
 
 def _is_untracked_object(tokens: Sequence[Token]) -> bool:
@@ -196,18 +196,18 @@ def _is_untracked_object(tokens: Sequence[Token]) -> bool:
 def _split_by_object(tokens: list[Token], default_db: str) -> Iterator[SingleStatement]:
     statement = classify_tokens(tokens)
     kind = statement.kind
-    if kind in (Kind.CREATE_DATABASE, Kind.ALTER_DATABASE, Kind.DROP_DATABASE):
+    if kind in (DdlKind.CREATE_DATABASE, DdlKind.ALTER_DATABASE, DdlKind.DROP_DATABASE):
         name = statement.tables[0][1] if statement.tables else default_db
         if not statement.tables:
             tokens = [*tokens[: statement.rest], *tokenize_with_spaces(quote_name(name)), *tokens[statement.rest :]]
         yield SingleStatement(kind, name, "", tuple(tokens))
-    elif kind is Kind.DROP_TABLE:
+    elif kind is DdlKind.DROP_TABLE:
         for db, table in statement.tables:
             yield drop_table((db or default_db, table))
-    elif kind is Kind.RENAME_TABLE:
+    elif kind is DdlKind.RENAME_TABLE:
         yield from _split_rename(tokens[statement.rest :], default_db)
     else:
-        if kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX):
+        if kind in (DdlKind.CREATE_INDEX, DdlKind.DROP_INDEX):
             tokens = _index_as_alter(tokens, statement)
             statement = classify_tokens(tokens)
         db, table = statement.tables[0]
@@ -215,7 +215,7 @@ def _split_by_object(tokens: list[Token], default_db: str) -> Iterator[SingleSta
         main = SingleStatement(statement.kind, db or default_db, table, tuple(tokens))
         if any(token.is_word("IGNORE") for token in tokens[: statement.rest]):
             refuse_ignored_rows(tokens[statement.rest :])
-        yield from _split_alter(main, statement.rest) if statement.kind is Kind.ALTER_TABLE else (main,)
+        yield from _split_alter(main, statement.rest) if statement.kind is DdlKind.ALTER_TABLE else (main,)
 
 
 def _strip_server_clauses(tokens: list[Token], statement: Classified, default_db: str) -> list[Token]:
@@ -223,11 +223,11 @@ def _strip_server_clauses(tokens: list[Token], statement: Classified, default_db
 
     Sequences remain in an ALTER: what they do to older rows is decided where it is followed.
     """
-    if statement.kind not in (Kind.ALTER_TABLE, Kind.CREATE_TABLE):
+    if statement.kind not in (DdlKind.ALTER_TABLE, DdlKind.CREATE_TABLE):
         return tokens
     db, table = statement.tables[0]
     plain = unqualify_columns(tokens, statement.rest, (db or default_db, table))
-    if statement.kind is Kind.CREATE_TABLE:
+    if statement.kind is DdlKind.CREATE_TABLE:
         return drop_sequence_defaults(drop_create_storage(plain))
     return [*plain[: statement.rest], *drop_alter_storage(plain[statement.rest :])]
 
@@ -240,7 +240,7 @@ def _index_as_alter(tokens: Sequence[Token], statement: Classified) -> list[Toke
     index = next(at for at, token in enumerate(tokens) if token.is_word("INDEX"))
     name = tokens[index:on]
     head = [*tokenize_with_spaces("ALTER TABLE"), *tokens[on + 1 : statement.rest]]
-    if statement.kind is Kind.DROP_INDEX:
+    if statement.kind is DdlKind.DROP_INDEX:
         return [*head, *tokenize_with_spaces("DROP"), *name]
     kind = [token for token in tokens[1:index] if token.is_word("UNIQUE", "FULLTEXT", "SPATIAL")]
     added = [*tokenize_with_spaces("ADD"), *kind, *name, *tokens[statement.rest : end]]
@@ -261,12 +261,12 @@ def _split_rename(tokens: Sequence[Token], default_db: str) -> Iterator[SingleSt
 def rename_table(old: NameRef, new: NameRef) -> SingleStatement:
     """RENAME TABLE of one table."""
     text = f"RENAME TABLE {quote_qualified_name(*old)} TO {quote_qualified_name(*new)}"
-    return SingleStatement(Kind.RENAME_TABLE, *old, tuple(tokenize(text)), new)
+    return SingleStatement(DdlKind.RENAME_TABLE, *old, tuple(tokenize(text)), new)
 
 
 def drop_table(name: NameRef) -> SingleStatement:
     """DROP TABLE of one table."""
-    return SingleStatement(Kind.DROP_TABLE, *name, tuple(tokenize(f"DROP TABLE {quote_qualified_name(*name)}")))
+    return SingleStatement(DdlKind.DROP_TABLE, *name, tuple(tokenize(f"DROP TABLE {quote_qualified_name(*name)}")))
 
 
 def build_single_alter(db: str, table: str, text: str) -> SingleStatement:
@@ -274,7 +274,7 @@ def build_single_alter(db: str, table: str, text: str) -> SingleStatement:
     tokens = tokenize(text)
     at = classify_tokens(tokens).rest
     head = tokenize(f"ALTER TABLE {quote_qualified_name(db, table)}")
-    return SingleStatement(Kind.ALTER_TABLE, db, table, (*head, *tokens[at:]))
+    return SingleStatement(DdlKind.ALTER_TABLE, db, table, (*head, *tokens[at:]))
 
 
 def _split_alter(main: SingleStatement, rest: int) -> Iterator[SingleStatement]:

@@ -12,13 +12,13 @@ from typing import Any
 from binlake.dialect.source import restore_text
 from binlake.dialect.tokens import Token, render, tokenize
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.definitions.changes import SchemaChange, find_greatest_id, read_source
+from binlake.mysqlbinlog.definitions.changes import DefinitionChange, find_greatest_id, read_source
 from binlake.mysqlbinlog.definitions.columns import to_tidb_charset
 from binlake.mysqlbinlog.definitions.columntext import CreateText, create_database_text
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription, is_user_database
 from binlake.mysqlbinlog.definitions.partitions import add_partitions
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, build_table_info
-from binlake.mysqlbinlog.model import Flavor, Session
+from binlake.mysqlbinlog.model import Flavor, LoggedSession
 from binlake.rows.schema import Action, DbInfo, DdlJob, JobState, SchemaState, TableDef
 from binlake.rows.schema.forms import Json, build_database_json, build_job_json
 from binlake.rows.schema.info import SOURCE_KEY
@@ -131,7 +131,7 @@ class JobWriter:
         """The database of a table."""
         return next(db for db in self.state.list_databases() if db.id == table.db_id)
 
-    def create_database(self, names: SourceNames, database: DatabaseDescription) -> SchemaChange:
+    def create_database(self, names: SourceNames, database: DatabaseDescription) -> DefinitionChange:
         """CREATE DATABASE for one that the catalog does not have."""
         name = names.database(database.name)
         info = build_database_info(self.allocate_id(), name, database)
@@ -140,7 +140,7 @@ class JobWriter:
         home, more = DbInfo.from_json(info), {"db": database.name}
         return self.build_change(names, Action.CREATE_SCHEMA, text, home, db_info=info, more=more)
 
-    def create_table(self, names: SourceNames, described: TableDescription) -> SchemaChange:
+    def create_table(self, names: SourceNames, described: TableDescription) -> DefinitionChange:
         """CREATE TABLE. Raises SchemaError for what is not supported."""
         home = self.require_database(names, described.db)
         info = build_table_info(described, self.allocate_id(), described.name)
@@ -148,7 +148,7 @@ class JobWriter:
         text = create_text(described).build_statement(home.name, described.name)
         return self.build_change(names, Action.CREATE_TABLE, text, home, TableDef.from_json(info, home), info)
 
-    def drop_table(self, names: SourceNames, former: TableDef) -> SchemaChange:
+    def drop_table(self, names: SourceNames, former: TableDef) -> DefinitionChange:
         """DROP TABLE."""
         text = tokenize(f"DROP TABLE {quote_qualified_name(former.db, former.name)}")
         return self.build_change(names, Action.DROP_TABLE, text, self.find_database_of(former), former, former.raw)
@@ -164,8 +164,8 @@ class JobWriter:
         *,
         db_info: Json | None = None,
         more: Mapping[str, Any] | None = None,
-        session: Session | None = None,
-    ) -> SchemaChange:
+        session: LoggedSession | None = None,
+    ) -> DefinitionChange:
         """The next change; on return the state includes it. `session`: for a change that converts values."""
         text = _rename_referenced_databases(text, names)
         job = build_job_json(
@@ -180,11 +180,11 @@ class JobWriter:
         self.state = self.state.apply(DdlJob.from_dict(body))
         if action is Action.DROP_SCHEMA:
             self.owners.pop(fold_name(home.name), None)
-        return SchemaChange(names.name, restore_text(text), body)
+        return DefinitionChange(names.name, restore_text(text), body)
 
     def record_note(
         self, names: SourceNames, text: str, home: DbInfo | None, table: str, more: Mapping[str, Any]
-    ) -> SchemaChange:
+    ) -> DefinitionChange:
         """Record a statement that changes nothing downstream: as a job that did not take effect. `home`: None for a
         table that is left out."""
         schema = (home.id, home.name) if home is not None else (0, "")
@@ -193,7 +193,7 @@ class JobWriter:
             finished_ts=0,
         )  # fmt: skip
         body = {**job, "state": int(JobState.CANCELLED), "feeder": {"source": names.name, **more}}
-        return SchemaChange(names.name, restore_text(tokenize(text)), body)
+        return DefinitionChange(names.name, restore_text(tokenize(text)), body)
 
     def describe_databases(self, names: SourceNames) -> list[DatabaseDescription]:
         """What a tracker is rebuilt from: the databases of a source with the CREATE texts of their tables."""
@@ -224,14 +224,14 @@ def _rename_referenced_databases(text: Sequence[Token], names: SourceNames) -> l
     return put
 
 
-def _build_conversion_settings(flavor: Flavor, session: Session) -> Json:
+def _build_conversion_settings(flavor: Flavor, session: LoggedSession) -> Json:
     """The settings of `session`, besides the zone, on which converted values depend (`SourceSession`)."""
     seconds = (session.timestamp_us or 0) / 1_000_000
     moment = f"{seconds:.6f}" if seconds else ""
     return {"family": flavor.value, "sql_mode": session.sql_mode or 0, "moment": moment}
 
 
-def _build_location(session: Session) -> Json:
+def _build_location(session: LoggedSession) -> Json:
     """The time zone of `session` as in TiDB's jobs; `SYSTEM` is treated as UTC."""
     zone = session.time_zone or "UTC"
     if zone[:1] in ("+", "-"):

@@ -70,7 +70,7 @@ class EventType(IntEnum):
     MARIADB_DELETE_ROWS_COMPRESSED = 171
 
 
-class Header(NamedTuple):
+class EventHeader(NamedTuple):
     """`time`: seconds of Unix time; `end`: the low 32 bits of the offset after the event, 0 if it has none."""
 
     time: int
@@ -81,11 +81,11 @@ class Header(NamedTuple):
     flags: int
 
 
-def read_header(event: bytes) -> Header:
+def read_header(event: bytes) -> EventHeader:
     """The header of a complete event. Raises WireError."""
     if len(event) < HEADER_BYTES:
         raise WireError(f"an event of {len(event)} bytes is shorter than its header")
-    header = Header._make(_HEADER.unpack_from(event))
+    header = EventHeader._make(_HEADER.unpack_from(event))
     if header.size != len(event):
         raise WireError(
             f"an event states {header.size} bytes but has {len(event)}", where={"type": format_event_type(header.type)}

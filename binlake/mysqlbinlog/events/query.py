@@ -12,7 +12,7 @@ from binlake.errors import SchemaError, WireError
 from binlake.mysqlbinlog.charsets import decode_text
 from binlake.mysqlbinlog.events.compressed import uncompress_mariadb
 from binlake.mysqlbinlog.events.header import HEADER_BYTES
-from binlake.mysqlbinlog.model import Flavor, Session, Statement
+from binlake.mysqlbinlog.model import Flavor, LoggedSession, LoggedStatement
 
 _POST_HEADER = struct.Struct("<IIBHH")
 _NO_FOREIGN_KEY_CHECKS = 0x4000000
@@ -24,7 +24,7 @@ _TOO_MANY_DATABASES = 254
 """The count of changed databases if there are too many to list."""
 
 
-class Role(Enum):
+class StatementRole(Enum):
     """The role of a statement in the log."""
 
     BEGIN = "begin"
@@ -38,7 +38,7 @@ class Role(Enum):
     DEFINITION = "everything else"
 
 
-def read_query(event: bytes, time: int, flavor: Flavor, *, is_compressed: bool = False) -> Statement:
+def read_query(event: bytes, time: int, flavor: Flavor, *, is_compressed: bool = False) -> LoggedStatement:
     """The statement of a QUERY event without checksum; `time`: seconds, of its header. Raises WireError."""
     _, _, db_size, _, status_size = _POST_HEADER.unpack_from(event, HEADER_BYTES)
     at = HEADER_BYTES + _POST_HEADER.size
@@ -47,11 +47,11 @@ def read_query(event: bytes, time: int, flavor: Flavor, *, is_compressed: bool =
     db, at = event[at : at + db_size].decode("utf-8"), at + db_size + 1
     raw = uncompress_mariadb(event[at:]) if is_compressed else event[at:]
     settings["timestamp_us"] = time * 1_000_000 + settings.pop("microseconds", 0)
-    session = Session(**settings)
+    session = LoggedSession(**settings)
     try:
-        return Statement(db, decode_text(raw, session.client_charset or _UTF8MB4), session)
+        return LoggedStatement(db, decode_text(raw, session.client_charset or _UTF8MB4), session)
     except (WireError, SchemaError) as error:
-        return Statement(db, raw.decode("utf-8", "backslashreplace"), session, unreadable=error)
+        return LoggedStatement(db, raw.decode("utf-8", "backslashreplace"), session, unreadable=error)
 
 
 def is_begin(event: bytes) -> bool:
@@ -63,38 +63,39 @@ def is_begin(event: bytes) -> bool:
 
 
 _FIRST_WORDS = {
-    "BEGIN": Role.BEGIN,
-    "COMMIT": Role.COMMIT,
-    "ROLLBACK": Role.ROLLBACK,
-    "SAVEPOINT": Role.NEUTRAL,
-    "RELEASE": Role.NEUTRAL,
+    "BEGIN": StatementRole.BEGIN,
+    "COMMIT": StatementRole.COMMIT,
+    "ROLLBACK": StatementRole.ROLLBACK,
+    "SAVEPOINT": StatementRole.NEUTRAL,
+    "RELEASE": StatementRole.NEUTRAL,
     **dict.fromkeys(
-        ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "CALL", "DO", "SELECT", "WITH", "("), Role.ROWS_AS_TEXT
+        ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "CALL", "DO", "SELECT", "WITH", "("),
+        StatementRole.ROWS_AS_TEXT,
     ),
 }
 _XA_WORDS = {
-    "START": Role.NEUTRAL,
-    "BEGIN": Role.NEUTRAL,
-    "END": Role.NEUTRAL,
-    "COMMIT": Role.XA_COMMIT,
-    "ROLLBACK": Role.XA_ROLLBACK,
+    "START": StatementRole.NEUTRAL,
+    "BEGIN": StatementRole.NEUTRAL,
+    "END": StatementRole.NEUTRAL,
+    "COMMIT": StatementRole.XA_COMMIT,
+    "ROLLBACK": StatementRole.XA_ROLLBACK,
 }
 # A comment with `!` or `M!` is code: its contents were executed.
 _LEADING = re.compile(r"(?:\s+|--[ \t][^\n]*\n|#[^\n]*\n|/\*(?!!|M!).*?\*/|/\*M?!\d*)*", re.DOTALL)
 _WORDS = re.compile(r"(\w+|\()\s*(\w*)")
 
 
-def find_role(text: str) -> Role:
+def find_role(text: str) -> StatementRole:
     """The role of the statement in its transaction."""
     words = _WORDS.match(text, _LEADING.match(text).end())  # type: ignore[union-attr]
     if words is None:
-        return Role.DEFINITION
+        return StatementRole.DEFINITION
     first, second = words[1].upper(), words[2].upper()
     if first == "XA":
-        return _XA_WORDS.get(second, Role.DEFINITION)
+        return _XA_WORDS.get(second, StatementRole.DEFINITION)
     if first == "ROLLBACK" and second == "TO":
-        return Role.ROLLBACK_TO
-    return _FIRST_WORDS.get(first, Role.DEFINITION)
+        return StatementRole.ROLLBACK_TO
+    return _FIRST_WORDS.get(first, StatementRole.DEFINITION)
 
 
 def is_of_temporary_table(text: str) -> bool:

@@ -19,18 +19,18 @@ from binlake.mysqlbinlog.events.header import (
     CHECKSUM_BYTES,
     HEADER_BYTES,
     IGNORABLE,
+    EventHeader,
     EventType,
-    Header,
     format_event_type,
     has_checksum,
     read_header,
     without_checksum,
     writes_checksums,
 )
-from binlake.mysqlbinlog.events.query import Role
+from binlake.mysqlbinlog.events.query import StatementRole
 from binlake.mysqlbinlog.events.xa import Xid
 from binlake.mysqlbinlog.gtid import GtidSet, MySqlGtidSet, parse_gtid_set
-from binlake.mysqlbinlog.model import Flavor, Position, RowsEvent, SourceTransaction, Statement, TableMap
+from binlake.mysqlbinlog.model import BinlogPosition, Flavor, LoggedStatement, RowsEvent, SourceTransaction, TableMap
 
 _E = EventType
 _IGNORED = frozenset({
@@ -48,7 +48,7 @@ _DAMAGE = (IndexError, ValueError, OverflowError, MemoryError, struct.error)
 _START_TRANSACTION = " START TRANSACTION"
 """What MySQL adds to a CREATE TABLE whose rows follow in the same transaction."""
 
-FindPrepared = Callable[[Xid, Position], tuple[RowsEvent, ...]]
+FindPrepared = Callable[[Xid, BinlogPosition], tuple[RowsEvent, ...]]
 """Finds the rows of a prepared transaction that was prepared before the position from which the log is read."""
 
 
@@ -70,11 +70,11 @@ class TransactionReader:
     def __init__(
         self,
         flavor: Flavor,
-        start: Position,
+        start: BinlogPosition,
         find_prepared: FindPrepared,
         *,
         gtids: GtidOrigin,
-        resume: Position,
+        resume: BinlogPosition,
         skip_below: int = 0,
         refuses: Callable[[str], bool] = lambda _: True,
     ) -> None:
@@ -108,7 +108,7 @@ class TransactionReader:
         """File and offset after the events that have been fed."""
         return self._file, self._offset
 
-    def is_at(self, position: Position) -> bool:
+    def is_at(self, position: BinlogPosition) -> bool:
         """Whether the events up to `position` in its file have been fed."""
         return self._file == position.file and self._offset >= position.offset
 
@@ -154,7 +154,7 @@ class TransactionReader:
         self._offset = int.from_bytes(body[HEADER_BYTES : HEADER_BYTES + 8], "little")
         self._file = body[HEADER_BYTES + 8 :].decode("utf-8", "backslashreplace")
 
-    def _process(self, header: Header, event: bytes, before: int) -> SourceTransaction | None:
+    def _process(self, header: EventHeader, event: bytes, before: int) -> SourceTransaction | None:
         kind = header.type
         if kind == _E.TABLE_MAP:
             self._add_table_map(event)
@@ -176,7 +176,7 @@ class TransactionReader:
             self._process_rare(header, event)
         return None
 
-    def _process_rare(self, header: Header, event: bytes) -> None:
+    def _process_rare(self, header: EventHeader, event: bytes) -> None:
         kind = header.type
         if kind == _E.PREVIOUS_GTIDS:
             self._begin_file(event)
@@ -194,7 +194,7 @@ class TransactionReader:
             done.add_set(MySqlGtidSet.parse(self._start_gtids))
             self._done, self._awaits_file_gtids = done, False
 
-    def _begin_group(self, header: Header, event: bytes, before: int) -> None:
+    def _begin_group(self, header: EventHeader, event: bytes, before: int) -> None:
         if header.type == _E.MARIADB_GTID:
             gtid = gtidevents.read_mariadb_gtid(event, header.server_id)
         elif header.type == _E.GTID_TAGGED:
@@ -248,35 +248,37 @@ class TransactionReader:
             ended = self._process(read_header(inner), inner, before) or ended
         return ended
 
-    def _process_statement(self, header: Header, event: bytes, before: int) -> SourceTransaction | None:
+    def _process_statement(self, header: EventHeader, event: bytes, before: int) -> SourceTransaction | None:
         statement_sent = query.read_query(
             event, header.time, self._flavor, is_compressed=header.type == _E.MARIADB_QUERY_COMPRESSED
         )
         role = query.find_role(statement_sent.text)
-        if role is Role.BEGIN or (role is Role.NEUTRAL and not self._is_open):
+        if role is StatementRole.BEGIN or (role is StatementRole.NEUTRAL and not self._is_open):
             self._open_transaction(header, before)
-        elif role is Role.COMMIT:
+        elif role is StatementRole.COMMIT:
             return self._end_transaction(header)
-        elif role is Role.ROLLBACK:
+        elif role is StatementRole.ROLLBACK:
             return self._roll_back(header)
-        elif role is Role.ROLLBACK_TO:
+        elif role is StatementRole.ROLLBACK_TO:
             self._refuse(_build_partial_rollback_error())
             self._changes = []
-        elif role in (Role.XA_COMMIT, Role.XA_ROLLBACK):
+        elif role in (StatementRole.XA_COMMIT, StatementRole.XA_ROLLBACK):
             return self._end_prepared(header, role, statement_sent.text, before)
-        elif role is Role.ROWS_AS_TEXT:
+        elif role is StatementRole.ROWS_AS_TEXT:
             self._refuse(_build_statement_rows_error(statement_sent.text))
-        elif role is Role.DEFINITION:
+        elif role is StatementRole.DEFINITION:
             return self._process_definition(header, statement_sent, before)
         return None
 
-    def _open_transaction(self, header: Header, before: int) -> None:
+    def _open_transaction(self, header: EventHeader, before: int) -> None:
         if self._gtid is None:
             self._start(Gtid(""), header.size, before)
             self._is_skipped = self._is_done(Gtid(""), before)
         self._is_open = True
 
-    def _process_definition(self, header: Header, statement_sent: Statement, before: int) -> SourceTransaction | None:
+    def _process_definition(
+        self, header: EventHeader, statement_sent: LoggedStatement, before: int
+    ) -> SourceTransaction | None:
         if self._is_open:
             return self._process_inner_definition(header, statement_sent)
         if self._gtid is None:
@@ -287,7 +289,9 @@ class TransactionReader:
         is_void = self._gtid is not None and self._gtid.void
         return self._end_transaction(header, statement=None if is_void else statement_sent)
 
-    def _process_inner_definition(self, header: Header, statement_sent: Statement) -> SourceTransaction | None:
+    def _process_inner_definition(
+        self, header: EventHeader, statement_sent: LoggedStatement
+    ) -> SourceTransaction | None:
         """A definition inside a transaction: CREATE TABLE ... SELECT becomes its own transaction before its rows."""
         if query.is_of_temporary_table(statement_sent.text):
             return None
@@ -298,37 +302,41 @@ class TransactionReader:
         if self._is_skipped:
             return None
         text = statement_sent.text.removesuffix(_START_TRANSACTION)
-        statement = Statement(statement_sent.db, text, statement_sent.session)
+        statement = LoggedStatement(statement_sent.db, text, statement_sent.session)
         return SourceTransaction(
             f"{self._build_id()}/ddl", self._compute_time(header), self.position, statement=statement, size=header.size
         )
 
-    def _roll_back(self, header: Header) -> SourceTransaction | None:
+    def _roll_back(self, header: EventHeader) -> SourceTransaction | None:
         if self._changes:
             self._refuse(_build_partial_rollback_error())
             self._changes = []
         return self._end_transaction(header)
 
-    def _prepare(self, header: Header, event: bytes) -> SourceTransaction | None:
+    def _prepare(self, header: EventHeader, event: bytes) -> SourceTransaction | None:
         xid, one_phase = xa.read_prepare(event)
         if not one_phase and not self._is_skipped:
             self._prepared[xid] = tuple(self._changes)
             self._changes = []
         return self._end_transaction(header)
 
-    def _end_prepared(self, header: Header, role: Role, text: str, before: int) -> SourceTransaction | None:
+    def _end_prepared(
+        self, header: EventHeader, role: StatementRole, text: str, before: int
+    ) -> SourceTransaction | None:
         self._open_transaction(header, before)
         xid = xa.parse_xid(text)
         changes = self._prepared.pop(xid, None)
-        if role is Role.XA_COMMIT and not self._is_skipped:
-            self._changes = list(self._find_prepared(xid, Position(*self._begin)) if changes is None else changes)
+        if role is StatementRole.XA_COMMIT and not self._is_skipped:
+            self._changes = list(self._find_prepared(xid, BinlogPosition(*self._begin)) if changes is None else changes)
         return self._end_transaction(header)
 
     def look_up_prepared(self, xid: Xid) -> tuple[RowsEvent, ...] | None:
         """The rows of a transaction that is prepared and has not ended."""
         return self._prepared.get(xid)
 
-    def _end_transaction(self, header: Header, statement: Statement | None = None) -> SourceTransaction | None:
+    def _end_transaction(
+        self, header: EventHeader, statement: LoggedStatement | None = None
+    ) -> SourceTransaction | None:
         gtid, changes, is_skipped = self._gtid, tuple(self._changes), self._is_skipped
         if gtid is None:
             raise WireError("a transaction ends that did not begin: the position is in the middle of one")
@@ -338,7 +346,7 @@ class TransactionReader:
         self._gtid, self._is_open, self._is_skipped, self._changes = None, False, False, []
         if is_skipped:
             return None
-        self.position = Position(self._file, self._offset, self._done.format_text() if self._done else "")
+        self.position = BinlogPosition(self._file, self._offset, self._done.format_text() if self._done else "")
         return SourceTransaction(name, time, self.position, changes, statement, self._size)
 
     def _refuse(self, error: BinlakeError) -> None:
@@ -348,7 +356,7 @@ class TransactionReader:
     def _build_id(self) -> str:
         return (self._gtid.text if self._gtid else "") or "{}:{}".format(*self._begin)
 
-    def _compute_time(self, header: Header) -> int:
+    def _compute_time(self, header: EventHeader) -> int:
         exact = self._gtid.time_us // 1000 if self._gtid else 0
         return exact or header.time * 1000
 

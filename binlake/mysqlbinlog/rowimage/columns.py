@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from binlake.mysqlbinlog.rowimage.lanes import Ints, Uints
-from binlake.mysqlbinlog.rowimage.layout import DATETIME2, TIME2, TIMESTAMP2, Layout
+from binlake.mysqlbinlog.rowimage.layout import DATETIME2, TIME2, TIMESTAMP2, ValueLayout
 from binlake.mysqlbinlog.rowimage.numbers import FRACTION_UNITS, count_fraction_bytes
 from binlake.rows.schema import mysqltypes as t
 
@@ -24,7 +24,7 @@ _DAY, _LAST_DAY = 86_400, 49_711
 """Seconds in a day; the number of days since 1970 that 32 bits of seconds cover."""
 
 
-def build_lane_reader(layout: Layout, unsigned: bool) -> LaneReader | None:
+def build_lane_reader(layout: ValueLayout, unsigned: bool) -> LaneReader | None:
     """The reader of `layout`'s numbers for many rows; None if only the plain reader supports it."""
     if layout.tp in t.INTEGERS and not unsigned:
         return _build_signed_reader(8 * layout.size)
@@ -80,7 +80,7 @@ def _read_dates(words: NDArray[Any], at: Ints) -> Ints:
     return (months << 5 | number & 31) << 41
 
 
-def _build_datetime2_reader(layout: Layout) -> LaneReader:
+def _build_datetime2_reader(layout: ValueLayout) -> LaneReader:
     size = count_fraction_bytes(layout)
     unit, spare, mask = FRACTION_UNITS[size], 24 - 8 * size, (1 << 8 * size) - 1
 
@@ -92,7 +92,7 @@ def _build_datetime2_reader(layout: Layout) -> LaneReader:
     return read
 
 
-def _build_timestamp2_reader(layout: Layout) -> LaneReader:
+def _build_timestamp2_reader(layout: ValueLayout) -> LaneReader:
     size = count_fraction_bytes(layout)
     unit, spare, mask = FRACTION_UNITS[size], 32 - 8 * size, (1 << 8 * size) - 1
 
@@ -126,7 +126,7 @@ def _compute_packed_days() -> Ints:
     return ordinals
 
 
-def _build_time2_reader(layout: Layout) -> LaneReader:
+def _build_time2_reader(layout: ValueLayout) -> LaneReader:
     size = count_fraction_bytes(layout)
     bits, unit = 8 * size, FRACTION_UNITS[size]
     spare, offset, mask = np.uint64(64 - 24 - bits), 1 << 23 + bits, (1 << bits) - 1
@@ -145,11 +145,11 @@ def _compute_durations(sign: Ints, hours: Ints, minutes: Ints, seconds: Ints, mi
     return np.where(sign < 0, -nanos, nanos)
 
 
-def _build_old_timestamp_reader(_layout: Layout) -> LaneReader:
+def _build_old_timestamp_reader(_layout: ValueLayout) -> LaneReader:
     return lambda words, at: _pack_moments((words[at] & np.uint64(0xFFFFFFFF)).view(np.int64), np.zeros_like(at))
 
 
-def _build_old_datetime_reader(_layout: Layout) -> LaneReader:
+def _build_old_datetime_reader(_layout: ValueLayout) -> LaneReader:
     def read(words: NDArray[Any], at: Ints) -> Ints:
         date, clock = np.divmod(words[at].view(np.int64), 1_000_000)
         months = date // 10_000 * 13 + date // 100 % 100
@@ -160,7 +160,7 @@ def _build_old_datetime_reader(_layout: Layout) -> LaneReader:
     return read
 
 
-def _build_old_time_reader(_layout: Layout) -> LaneReader:
+def _build_old_time_reader(_layout: ValueLayout) -> LaneReader:
     def read(words: NDArray[Any], at: Ints) -> Ints:
         number = (words[at] << np.uint64(40)).view(np.int64) >> 40
         digits = np.abs(number)
@@ -169,7 +169,7 @@ def _build_old_time_reader(_layout: Layout) -> LaneReader:
     return read
 
 
-_TEMPORALS: dict[int, Callable[[Layout], LaneReader]] = {
+_TEMPORALS: dict[int, Callable[[ValueLayout], LaneReader]] = {
     TIMESTAMP2: _build_timestamp2_reader,
     DATETIME2: _build_datetime2_reader,
     TIME2: _build_time2_reader,

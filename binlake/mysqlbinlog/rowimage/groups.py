@@ -12,7 +12,7 @@ from binlake.base.varint import write_uvarint
 from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.model import RowKind, RowsEvent
 from binlake.mysqlbinlog.rowimage.lanes import ROOM, Ints
-from binlake.mysqlbinlog.rowimage.pieces import Rows
+from binlake.mysqlbinlog.rowimage.pieces import PieceRows
 from binlake.mysqlbinlog.rowimage.plain import encode_rows
 from binlake.mysqlbinlog.rowimage.shape import Shape
 from binlake.mysqlbinlog.rowimage.together import MOST_COLUMN_ID, CutShort, encode_together
@@ -45,7 +45,7 @@ _LISTS = {
 """For each list of rows in a TableMutation: protobuf's tag, its order, and the entry of `sequence` for one row."""
 
 
-class Entries(NamedTuple):
+class MutationEntries(NamedTuple):
     """The rows of an event as a mutation of the table holds them.
 
     `order`: the number of their list in it; `data`: their entries there, tags and lengths included; `sequence`: their
@@ -58,7 +58,7 @@ class Entries(NamedTuple):
     sequence: bytes
 
 
-class Group:
+class EventGroup:
     """The `events` of one `shape`. `rows`: number of rows of each. Raises WireError for damaged events."""
 
     def __init__(self, shape: Shape, events: Sequence[RowsEvent]) -> None:
@@ -89,13 +89,13 @@ class Group:
             encode_rows(event, self._shape, 0)
         raise AssertionError("rows that can be read one by one were not located together")
 
-    def encode(self, numbers: Ints) -> list[Entries]:
+    def encode(self, numbers: Ints) -> list[MutationEntries]:
         """The entries of each event; `numbers`: the number of its first row within its transaction."""
         if self._plain is not None:
             return [self._encode_entries(rows) for rows in self._plain]
         if len(self._starts) <= FEWEST:
             return self._encode_one_by_one(0, len(self._events), numbers)
-        entries: list[Entries] = []
+        entries: list[MutationEntries] = []
         for first, last in self._split_into_shares():
             entries += self._encode_together(first, last, numbers)
         return entries
@@ -111,13 +111,13 @@ class Group:
             first = last
         return shares
 
-    def _encode_together(self, first: int, last: int, numbers: Ints) -> list[Entries]:
+    def _encode_together(self, first: int, last: int, numbers: Ints) -> list[MutationEntries]:
         low, high = int(self._bounds[first]), int(self._bounds[last])
         if low == high:
             return [self._build_entries(b"", 0)] * (last - first)
         counts = self.rows[first:last]
         row_numbers = np.arange(low, high) + np.repeat(numbers[first:last] - self._bounds[first:last], counts)
-        rows = Rows.of(self._data, self._starts[low:high], self._starts[low + 1 : high + 1])
+        rows = PieceRows.of(self._data, self._starts[low:high], self._starts[low + 1 : high + 1])
         try:
             data, row_ends = encode_together(self._shape, rows, row_numbers, _LISTS[self._shape.kind][0])
         except _PLAIN_ERRORS:
@@ -126,23 +126,23 @@ class Group:
         table_id, (_, order, sequence) = self._shape.table.id, _LISTS[self._shape.kind]
         bounds = np.concatenate((np.zeros(1, np.int64), row_ends))[self._bounds[first : last + 1] - low].tolist()
         return [
-            Entries(table_id, order, data[start:end], sequence * count)
+            MutationEntries(table_id, order, data[start:end], sequence * count)
             for start, end, count in zip(bounds, bounds[1:], counts.tolist(), strict=False)
         ]
 
-    def _encode_one_by_one(self, first: int, last: int, numbers: Ints) -> list[Entries]:
+    def _encode_one_by_one(self, first: int, last: int, numbers: Ints) -> list[MutationEntries]:
         return [
             self._encode_entries(encode_rows(self._events[index], self._shape, int(numbers[index])))
             for index in range(first, last)
         ]
 
-    def _encode_entries(self, rows: list[bytes]) -> Entries:
+    def _encode_entries(self, rows: list[bytes]) -> MutationEntries:
         tag = bytes((_LISTS[self._shape.kind][0],))
         return self._build_entries(b"".join([tag + write_uvarint(len(row)) + row for row in rows]), len(rows))
 
-    def _build_entries(self, data: bytes, count: int) -> Entries:
+    def _build_entries(self, data: bytes, count: int) -> MutationEntries:
         _, order, sequence = _LISTS[self._shape.kind]
-        return Entries(self._shape.table.id, order, data, sequence * count)
+        return MutationEntries(self._shape.table.id, order, data, sequence * count)
 
 
 def _fits(shape: Shape) -> bool:

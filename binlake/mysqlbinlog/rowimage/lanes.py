@@ -76,7 +76,7 @@ def encode_zigzag(values: Ints) -> Uints:
     return ((values << 1) ^ (values >> 63)).view(np.uint64)
 
 
-class Sink:
+class LaneBuffer:
     """Rows of pieces in one buffer, with a fixed stride; `at`: where the next piece of each row is written."""
 
     def __init__(self, rows: int, stride: int) -> None:

@@ -42,7 +42,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ValueLayout:
     """`tp`: the type of the values, for a string the real one; `size`: bytes of a value, or 0 if preceded by a length
     of `prefix` bytes; `first`, `second`: the bytes of the metadata in the order of the event."""
 
@@ -53,7 +53,7 @@ class Layout:
     second: int
 
 
-def derive_layout(column: ColumnInfo, tp: int, metadata: int) -> Layout:
+def derive_layout(column: ColumnInfo, tp: int, metadata: int) -> ValueLayout:
     """The layout of `column`'s values. Raises SchemaError, naming the column, for a type that TiDB does not have or
     that contradicts the definition."""
     low, high = metadata & 0xFF, metadata >> 8
@@ -72,35 +72,37 @@ def derive_layout(column: ColumnInfo, tp: int, metadata: int) -> Layout:
     return layout
 
 
-def _find_layout(column: ColumnInfo, tp: int, first: int, second: int) -> Layout | None:
+def _find_layout(column: ColumnInfo, tp: int, first: int, second: int) -> ValueLayout | None:
     if tp in _SIZES:
-        return Layout(tp, _SIZES[tp], 0, first, second)
+        return ValueLayout(tp, _SIZES[tp], 0, first, second)
     if tp in _NEW_TEMPORALS:
-        return Layout(tp, _NEW_TEMPORALS[tp] + (first + 1) // 2, 0, first, second)
+        return ValueLayout(tp, _NEW_TEMPORALS[tp] + (first + 1) // 2, 0, first, second)
     if tp in _OLD_TEMPORALS:
-        return Layout(tp, _OLD_TEMPORALS[tp][min(column.fsp, 6)], 0, column.fsp, 0)
+        return ValueLayout(tp, _OLD_TEMPORALS[tp][min(column.fsp, 6)], 0, column.fsp, 0)
     if tp in (t.VARCHAR, t.VARSTRING):
-        return Layout(tp, 0, 1 if first | second << 8 < 256 else 2, first, second)
+        return ValueLayout(tp, 0, 1 if first | second << 8 < 256 else 2, first, second)
     if tp in (t.BLOB, t.JSON):
-        return Layout(tp, 0, first, first, second)
+        return ValueLayout(tp, 0, first, first, second)
     if tp == t.NEWDECIMAL:
-        return Layout(tp, compute_decimal_size(first, second), 0, first, second)
+        return ValueLayout(tp, compute_decimal_size(first, second), 0, first, second)
     if tp == t.BIT:
-        return Layout(tp, second + (first > 0), 0, first, second)
+        return ValueLayout(tp, second + (first > 0), 0, first, second)
     return _find_string_layout(first, second) if tp == t.STRING else None
 
 
-def _find_string_layout(first: int, second: int) -> Layout | None:
+def _find_string_layout(first: int, second: int) -> ValueLayout | None:
     if first in (t.ENUM, t.SET):
-        return Layout(first, second, 0, first, second)
+        return ValueLayout(first, second, 0, first, second)
     # Two bits of a length above 255 are in the type, inverted.
     length = second | ((first & 0x30) ^ 0x30) << 4
     return (
-        Layout(t.STRING, 0, 1 if length < 256 else 2, length & 0xFF, length >> 8) if first | 0x30 == t.STRING else None
+        ValueLayout(t.STRING, 0, 1 if length < 256 else 2, length & 0xFF, length >> 8)
+        if first | 0x30 == t.STRING
+        else None
     )
 
 
-def _agrees(column: ColumnInfo, layout: Layout) -> bool:
+def _agrees(column: ColumnInfo, layout: ValueLayout) -> bool:
     if layout.tp == t.NEWDECIMAL:
         return (layout.first, layout.second) == derive_decimal_layout(column)
     if layout.tp == t.BIT:

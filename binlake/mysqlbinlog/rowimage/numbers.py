@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from binlake.mysqlbinlog.rowimage.layout import DATETIME2, TIME2, TIMESTAMP2, Layout
+from binlake.mysqlbinlog.rowimage.layout import DATETIME2, TIME2, TIMESTAMP2, ValueLayout
 from binlake.rows.schema import mysqltypes as t
 
 _TIME_SPAN = 839 * 3600
@@ -20,7 +20,7 @@ FRACTION_UNITS = (1, 10_000, 100, 1)
 """Microseconds per unit of a fraction of 0 to 3 bytes."""
 
 
-def number_reader(layout: Layout, unsigned: bool) -> Callable[[bytes], int]:
+def number_reader(layout: ValueLayout, unsigned: bool) -> Callable[[bytes], int]:
     """The reader of `layout`'s values: integers, YEAR, BIT, ENUM, SET, packed times, durations in nanoseconds."""
     if layout.tp in t.INTEGERS:
         return lambda raw: int.from_bytes(raw, "little", signed=not unsigned)
@@ -46,7 +46,7 @@ def pack_time(year: int, month: int, day: int, clock: int, micro: int = 0) -> in
     return (((year * 13 + month) << 5 | day) << 17 | clock) << 24 | micro
 
 
-def count_fraction_bytes(layout: Layout) -> int:
+def count_fraction_bytes(layout: ValueLayout) -> int:
     """Size in bytes of the fraction of a temporal type of MySQL 5.6."""
     return (layout.first + 1) // 2
 
@@ -64,17 +64,17 @@ def _pack_moment(seconds: int, micro: int) -> int:
     return pack_time(at.year, at.month, at.day, at.hour << 12 | at.minute << 6 | at.second, micro)
 
 
-def _build_timestamp2_reader(layout: Layout) -> Callable[[bytes], int]:
+def _build_timestamp2_reader(layout: ValueLayout) -> Callable[[bytes], int]:
     unit = FRACTION_UNITS[count_fraction_bytes(layout)]
     return lambda raw: _pack_moment(int.from_bytes(raw[:4], "big"), int.from_bytes(raw[4:], "big") * unit)
 
 
-def _build_datetime2_reader(layout: Layout) -> Callable[[bytes], int]:
+def _build_datetime2_reader(layout: ValueLayout) -> Callable[[bytes], int]:
     unit = FRACTION_UNITS[count_fraction_bytes(layout)]
     return lambda raw: int.from_bytes(raw[:5], "big") - (1 << 39) << 24 | int.from_bytes(raw[5:], "big") * unit
 
 
-def _build_time2_reader(layout: Layout) -> Callable[[bytes], int]:
+def _build_time2_reader(layout: ValueLayout) -> Callable[[bytes], int]:
     size = count_fraction_bytes(layout)
     bits, unit, offset = 8 * size, FRACTION_UNITS[size], 1 << 23 + 8 * size
 
@@ -91,14 +91,14 @@ def _compute_duration(negative: bool, hours: int, minutes: int, seconds: int, mi
     return -nanos if negative else nanos
 
 
-def _build_old_timestamp_reader(layout: Layout) -> Callable[[bytes], int]:
+def _build_old_timestamp_reader(layout: ValueLayout) -> Callable[[bytes], int]:
     if not layout.first:
         return lambda raw: _pack_moment(int.from_bytes(raw, "little"), 0)
     unit = 10 ** (6 - layout.first)
     return lambda raw: _pack_moment(int.from_bytes(raw[:4], "big"), int.from_bytes(raw[4:], "big") * unit)
 
 
-def _build_old_datetime_reader(layout: Layout) -> Callable[[bytes], int]:
+def _build_old_datetime_reader(layout: ValueLayout) -> Callable[[bytes], int]:
     unit = 10 ** (6 - layout.first)
 
     def read_digits(raw: bytes) -> int:
@@ -118,7 +118,7 @@ def _pack_clock(digits: int) -> int:
     return digits // 10_000 << 12 | digits // 100 % 100 << 6 | digits % 100
 
 
-def _build_old_time_reader(layout: Layout) -> Callable[[bytes], int]:
+def _build_old_time_reader(layout: ValueLayout) -> Callable[[bytes], int]:
     unit = 10 ** (6 - layout.first)
 
     def read_digits(raw: bytes) -> int:
@@ -131,7 +131,7 @@ def _build_old_time_reader(layout: Layout) -> Callable[[bytes], int]:
     )
 
 
-_TEMPORALS: dict[int, Callable[[Layout], Callable[[bytes], int]]] = {
+_TEMPORALS: dict[int, Callable[[ValueLayout], Callable[[bytes], int]]] = {
     TIMESTAMP2: _build_timestamp2_reader,
     DATETIME2: _build_datetime2_reader,
     TIME2: _build_time2_reader,

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from binlake.mysqlbinlog.rowimage.lanes import Bools, Bytes, Ints, Sink, encode_varints, view_words
+from binlake.mysqlbinlog.rowimage.lanes import Bools, Bytes, Ints, LaneBuffer, encode_varints, view_words
 
 FRAME, NUMBER_ROOM, TEXT_ROOM = 8, 20, 40
 """Bytes in the sink: before a row, for a number, for a text's head."""
@@ -29,7 +29,7 @@ class Values(NamedTuple):
 
 
 @dataclass
-class Rows:
+class PieceRows:
     """Rows of one shape in `data`, which has spare room at its end: where they begin and end; `words`: of `data`."""
 
     data: Bytes
@@ -38,22 +38,22 @@ class Rows:
     ends: Ints
 
     @classmethod
-    def of(cls, data: bytes, starts: Ints, ends: Ints) -> Rows:
+    def of(cls, data: bytes, starts: Ints, ends: Ints) -> PieceRows:
         """Rows in `data`, which ends with ROOM spare bytes."""
         array = np.frombuffer(data, np.uint8)
         return cls(array, view_words(array), starts, ends)
 
-    def select_range(self, first: int, last: int) -> Rows:
+    def select_range(self, first: int, last: int) -> PieceRows:
         """The rows from `first` up to, but not including, `last`."""
-        return Rows(self.data, self.words, self.starts[first:last], self.ends[first:last])
+        return PieceRows(self.data, self.words, self.starts[first:last], self.ends[first:last])
 
 
 @dataclass
 class Output:
     """What is written so far: `pieces`, in order, are (source, starts, ends); `offset`: of the row in the sink."""
 
-    rows: Rows
-    sink: Sink
+    rows: PieceRows
+    sink: LaneBuffer
     pieces: list[tuple[int, Ints, Ints]] = field(default_factory=list)
     made: list[bytes] = field(default_factory=list)
     offset: int = 0

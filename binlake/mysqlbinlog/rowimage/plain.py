@@ -18,7 +18,7 @@ from binlake.mysqlbinlog.rowimage.jsonbinary import decode_json
 from binlake.mysqlbinlog.rowimage.jsondiffs import apply_diffs, read_packed
 from binlake.mysqlbinlog.rowimage.jsondirect import convert_to_tidb_json
 from binlake.mysqlbinlog.rowimage.numbers import decode_float, number_reader
-from binlake.mysqlbinlog.rowimage.shape import Image, LoggedColumn, Shape
+from binlake.mysqlbinlog.rowimage.shape import ImageShape, LoggedColumn, Shape
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.jsons import encode_json, write_json
 from binlake.rows.schema import mysqltypes as t
@@ -179,7 +179,7 @@ def _encode_pairs(
     ]
 
 
-def _read_values(data: bytes, pos: int, image: Image) -> tuple[list[bytes | None], int]:
+def _read_values(data: bytes, pos: int, image: ImageShape) -> tuple[list[bytes | None], int]:
     """The values of an image as the log has them (None: NULL), and the position after them."""
     nulls = int.from_bytes(d.take(data, pos, image.null_bytes)[0], "little")
     pos += image.null_bytes

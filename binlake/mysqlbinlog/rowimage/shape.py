@@ -13,7 +13,7 @@ from binlake.errors import BinlakeError, SchemaError, SourceRefused
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap
 from binlake.mysqlbinlog.rowimage.charsets import InvalidText, find_replaced_columns
 from binlake.mysqlbinlog.rowimage.hashkeys import find_hash_columns
-from binlake.mysqlbinlog.rowimage.layout import Layout, derive_layout
+from binlake.mysqlbinlog.rowimage.layout import ValueLayout, derive_layout
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo, TableDef
 from binlake.rows.schema.names import fold_name
@@ -27,7 +27,7 @@ class LoggedColumn:
     the table (`db.table`) if bytes without a character become question marks, otherwise empty."""
 
     info: ColumnInfo
-    layout: Layout
+    layout: ValueLayout
     json_place: int = -1
     replaced_in: str = ""
 
@@ -38,7 +38,7 @@ class LoggedColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class ImageShape:
     """The columns of an image, in the order of their values; `null_bytes`: the size of the bitmap before them."""
 
     columns: tuple[LoggedColumn, ...]
@@ -56,7 +56,7 @@ class Shape:
 
     table: TableDef
     kind: RowKind
-    images: tuple[Image, ...]
+    images: tuple[ImageShape, ...]
     handle: ColumnInfo | None
     json_columns: int
 
@@ -112,7 +112,7 @@ def _has_same_names(names: tuple[str, ...] | None, infos: list[ColumnInfo]) -> b
     return names is None or [fold_name(name) for name in names] == [fold_name(c.name) for c in infos]
 
 
-def _build_image(columns: list[LoggedColumn], bitmap: bytes) -> Image:
+def _build_image(columns: list[LoggedColumn], bitmap: bytes) -> ImageShape:
     bits = int.from_bytes(bitmap, "little")
     absent = [c.info.name for index, c in enumerate(columns) if not bits >> index & 1 and c.is_written]
     if absent:
@@ -121,7 +121,7 @@ def _build_image(columns: list[LoggedColumn], bitmap: bytes) -> Image:
             hint="SET GLOBAL binlog_row_image = 'FULL' at the source, close the sessions that were open before, and"
             " start again after this position: what is not in the log cannot be replicated",
         )
-    return Image(tuple(c for index, c in enumerate(columns) if bits >> index & 1))
+    return ImageShape(tuple(c for index, c in enumerate(columns) if bits >> index & 1))
 
 
 def _handle(table: TableDef) -> ColumnInfo | None:

@@ -17,13 +17,13 @@ import pyarrow as pa
 from binlake.mysqlbinlog.model import RowKind
 from binlake.mysqlbinlog.rowimage.charsets import build_utf8_writer
 from binlake.mysqlbinlog.rowimage.columns import LaneReader, build_lane_reader, encode_comparable_floats
-from binlake.mysqlbinlog.rowimage.lanes import Bools, Bytes, Ints, Sink, encode_zigzag
+from binlake.mysqlbinlog.rowimage.lanes import Bools, Bytes, Ints, LaneBuffer, encode_zigzag
 from binlake.mysqlbinlog.rowimage.pieces import (
     FRAME,
     NUMBER_ROOM,
     TEXT_ROOM,
     Output,
-    Rows,
+    PieceRows,
     Values,
     join_pieces,
     put_text,
@@ -64,14 +64,14 @@ class _Plan(NamedTuple):
     stride: int
 
 
-def encode_together(shape: Shape, rows: Rows, numbers: Ints, tag: int) -> tuple[memoryview, Ints]:
+def encode_together(shape: Shape, rows: PieceRows, numbers: Ints, tag: int) -> tuple[memoryview, Ints]:
     """(entries, ends): `rows` as entries of a field `tag`, preceded by their lengths, and where each ends.
 
     `numbers`: of the rows in their transactions. Raises CutShort, or what the plain writers raise.
     """
     plan = _plan_of(shape)
     values = _read_values(shape, rows)
-    out = Output(rows, Sink(len(rows.starts), plan.stride))
+    out = Output(rows, LaneBuffer(len(rows.starts), plan.stride))
     out.begin(FRAME)
     if shape.kind is RowKind.INSERT:
         _put_handle(out, plan, values[0], numbers)
@@ -99,7 +99,7 @@ def _put_handle(out: Output, plan: _Plan, values: list[Values], numbers: Ints) -
         out.sink.put(np.uint64(0), 1)
 
 
-def _read_values(shape: Shape, rows: Rows) -> list[list[Values]]:
+def _read_values(shape: Shape, rows: PieceRows) -> list[list[Values]]:
     """By image, the values of each column. Raises CutShort."""
     at, images = rows.starts, []
     for image in shape.images:

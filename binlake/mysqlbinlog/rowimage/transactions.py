@@ -16,7 +16,7 @@ import numpy as np
 from binlake.base.varint import write_uvarint
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap
 from binlake.mysqlbinlog.rowimage.charsets import InvalidText
-from binlake.mysqlbinlog.rowimage.groups import INSERT_SEQUENCE, Entries, Group
+from binlake.mysqlbinlog.rowimage.groups import INSERT_SEQUENCE, EventGroup, MutationEntries
 from binlake.mysqlbinlog.rowimage.shape import Shape, derive_shape
 from binlake.rows.schema.info import TableDef
 
@@ -63,7 +63,7 @@ def encode_transactions(
 
 def encode_inserts(schema_version: int, table_id: int, entries: memoryview | bytes, rows: int) -> bytes:
     """A serialised PrewriteValue of `rows` inserts, given as the `entries` of its list of inserts."""
-    part = Entries(table_id, 0, entries, INSERT_SEQUENCE * rows)
+    part = MutationEntries(table_id, 0, entries, INSERT_SEQUENCE * rows)
     return _encode_value(_VERSION + write_uvarint(schema_version), [part])
 
 
@@ -98,12 +98,12 @@ class _Shapes:
 
 def _encode_events(
     shaped: list[tuple[RowsEvent, Shape]], bounds: list[int], on_rows: Callable[[int], None]
-) -> list[Entries]:
+) -> list[MutationEntries]:
     """The encoded rows of each event; `bounds`: of the transactions."""
     indexes: dict[Shape, list[int]] = {}
     for index, (_, shape) in enumerate(shaped):
         indexes.setdefault(shape, []).append(index)
-    groups = {shape: Group(shape, [shaped[index][0] for index in own]) for shape, own in indexes.items()}
+    groups = {shape: EventGroup(shape, [shaped[index][0] for index in own]) for shape, own in indexes.items()}
     rows = np.zeros(len(shaped) + 1, np.int64)
     for shape, own in indexes.items():
         rows[1:][own] = groups[shape].rows
@@ -112,13 +112,13 @@ def _encode_events(
     before = rows.cumsum()[:-1]
     firsts = np.repeat(np.asarray(bounds[:-1], np.int64), np.diff(bounds))
     numbers = before - before[firsts] + 1
-    encoded: dict[int, Entries] = {}
+    encoded: dict[int, MutationEntries] = {}
     for shape, own in indexes.items():
         encoded.update(zip(own, groups[shape].encode(numbers[own]), strict=True))
     return [encoded[index] for index in range(len(shaped))]
 
 
-def _encode_value(version: bytes, parts: list[Entries]) -> bytes:
+def _encode_value(version: bytes, parts: list[MutationEntries]) -> bytes:
     if len(parts) == 1:
         table_id, _, data, sequence = parts[0]
         head = _encode_table_head(table_id)
@@ -131,7 +131,7 @@ def _encode_value(version: bytes, parts: list[Entries]) -> bytes:
     return b"".join(pieces)
 
 
-def _encode_mutation(table_id: int, parts: list[Entries]) -> list[memoryview | bytes]:
+def _encode_mutation(table_id: int, parts: list[MutationEntries]) -> list[memoryview | bytes]:
     """The pieces of a mutation, preceded by its tag and length."""
     pieces: list[memoryview | bytes] = [part.data for part in sorted(parts, key=itemgetter(1))]
     pieces += [part.sequence for part in parts]

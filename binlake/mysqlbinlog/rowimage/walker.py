@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from struct import Struct
 
-from binlake.mysqlbinlog.rowimage.shape import Image, Shape
+from binlake.mysqlbinlog.rowimage.shape import ImageShape, Shape
 
 Walk = Callable[[bytes, int], list[int]]
 """(rows, where they end) -> the offset of each row. Raises IndexError or struct.error if a row is cut short."""
@@ -30,7 +30,7 @@ def compile_walker(shape: Shape) -> Walk:
     return names["walk"]
 
 
-def _render_image_lines(image: Image) -> Iterator[str]:
+def _render_image_lines(image: ImageShape) -> Iterator[str]:
     size, count = image.null_bytes, len(image.columns)
     bits = _LENGTHS[size] if size < 3 else f"int.from_bytes(d[i:i + {size}], 'little')"
     # Bits beyond the last column may be set.
@@ -45,7 +45,7 @@ def _render_image_lines(image: Image) -> Iterator[str]:
         yield f"   if not b & {1 << index}: i += {step}"
 
 
-def _render_whole_lines(image: Image) -> Iterator[str]:
+def _render_whole_lines(image: ImageShape) -> Iterator[str]:
     """Lines for rows without NULLs: consecutive columns of fixed size are one step."""
     step, length = 0, ""
     for column in image.columns:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from binlake.mysqlbinlog.tablerows.link import Link, Name, ask
-from binlake.mysqlbinlog.tablerows.ranges import Range, Ranges
+from binlake.mysqlbinlog.tablerows.ranges import KeyRange, KeyRanges
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.literal import quote, quote_name, quote_qualified_name
@@ -34,8 +34,10 @@ class Chunks:
     `row_id`: a number that the server has for each row of a table without a key (TiDB's `_tidb_rowid`).
     """
 
-    def __init__(self, name: Name, table: TableDef, rows: int, row_id: str = "", ranges: Ranges | None = None) -> None:
-        self.ranges = ranges or Ranges()
+    def __init__(
+        self, name: Name, table: TableDef, rows: int, row_id: str = "", ranges: KeyRanges | None = None
+    ) -> None:
+        self.ranges = ranges or KeyRanges()
         self._from = quote_qualified_name(*name)
         column = cut_column(table)
         self._name = quote_name(column.name) if column is not None else row_id
@@ -71,7 +73,7 @@ class Chunks:
     def _build_condition(self, low: str, high: str) -> str:
         return " AND ".join([f"{self._name} > {low}"] * bool(low) + [f"{self._name} <= {high}"] * bool(high))
 
-    def _find_bound(self, link: Link, left: Range) -> str:
+    def _find_bound(self, link: Link, left: KeyRange) -> str:
         """The literal of the key `rows` rows further on; the end of `left` if fewer rows are left."""
         if not self._name:
             return left.high

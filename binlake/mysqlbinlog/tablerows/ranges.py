@@ -17,7 +17,7 @@ Stored = list[tuple[str, str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class KeyRange:
     """The keys above `low` up to `high`, as literals; "" = no bound. `snapshot`: in which they were read."""
 
     low: str
@@ -25,26 +25,26 @@ class Range:
     snapshot: int = _UNREAD
 
 
-class Ranges:
+class KeyRanges:
     """The ranges of one table; thread-safe."""
 
-    def __init__(self, ranges: Sequence[Range] = (Range("", ""),)) -> None:
+    def __init__(self, ranges: Sequence[KeyRange] = (KeyRange("", ""),)) -> None:
         self._all = list(ranges)
         self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, stored: Sequence[Sequence[str | int]]) -> Ranges:
+    def of(cls, stored: Sequence[Sequence[str | int]]) -> KeyRanges:
         """Ranges from the result of `store`."""
-        return cls([Range(str(low), str(high), int(snapshot)) for low, high, snapshot in stored])
+        return cls([KeyRange(str(low), str(high), int(snapshot)) for low, high, snapshot in stored])
 
-    def find_next(self) -> Range | None:
+    def find_next(self) -> KeyRange | None:
         """The first range that nobody has claimed or read; None if there is none."""
         with self._lock:
             return next((part for part in self._all if part.snapshot == _UNREAD), None)
 
-    def claim(self, of: Range, high: str) -> Range:
+    def claim(self, of: KeyRange, high: str) -> KeyRange:
         """Claim `of` up to `high` for reading; the part above it stays unread. Returns the claimed range."""
-        part, rest = Range(of.low, high, _BEING_READ), Range(high, of.high)
+        part, rest = KeyRange(of.low, high, _BEING_READ), KeyRange(high, of.high)
         with self._lock:
             index = self._all.index(of)
             self._all[index : index + 1] = [part] if high == of.high else [part, rest]
@@ -53,7 +53,7 @@ class Ranges:
     def finish(self, low: str, high: str, snapshot: int) -> None:
         """Mark the claimed range with these bounds as read."""
         with self._lock:
-            index = self._all.index(Range(low, high, _BEING_READ))
+            index = self._all.index(KeyRange(low, high, _BEING_READ))
             self._all[index] = replace(self._all[index], snapshot=snapshot)
             self._all = _join_neighbours(self._all)
 
@@ -79,9 +79,9 @@ class Ranges:
         return all(snapshot >= 0 for _, _, snapshot in self.store())
 
 
-def _join_neighbours(ranges: Sequence[Range]) -> list[Range]:
+def _join_neighbours(ranges: Sequence[KeyRange]) -> list[KeyRange]:
     """Merge neighbours that were read in the same snapshot, or are both unread."""
-    joined: list[Range] = []
+    joined: list[KeyRange] = []
     for part in ranges:
         if joined and joined[-1].snapshot == part.snapshot != _BEING_READ:
             joined[-1] = replace(joined[-1], high=part.high)

@@ -14,13 +14,13 @@ import numpy as np
 from binlake.base.varint import write_uvarint
 from binlake.mysqlbinlog.rowimage.charsets import InvalidText
 from binlake.mysqlbinlog.rowimage.columns import encode_comparable_floats
-from binlake.mysqlbinlog.rowimage.lanes import Ints, Sink, encode_zigzag
+from binlake.mysqlbinlog.rowimage.lanes import Ints, LaneBuffer, encode_zigzag
 from binlake.mysqlbinlog.rowimage.pieces import (
     FRAME,
     NUMBER_ROOM,
     TEXT_ROOM,
     Output,
-    Rows,
+    PieceRows,
     Values,
     join_pieces,
     put_text,
@@ -51,7 +51,7 @@ _PLAIN_ERRORS = (CutShort, ValueError, IndexError, OverflowError, struct.error)
 _Write = Callable[[Output, Values], None]
 
 
-class Entries(NamedTuple):
+class InsertEntries(NamedTuple):
     """Rows as entries of a TableMutation's list of inserts, preceded by their lengths, and where each ends."""
 
     data: memoryview | bytes
@@ -111,7 +111,7 @@ class BlockWriter:
             FRAME + NUMBER_ROOM * self._handles_before + sum(column.room for column in self._columns) + TEXT_ROOM
         )
 
-    def write(self, packets: list[bytes]) -> Entries:
+    def write(self, packets: list[bytes]) -> InsertEntries:
         """The inserts for the rows, in their order."""
         if self._fits and len(packets) >= _FEWEST:
             try:
@@ -121,12 +121,12 @@ class BlockWriter:
                 pass
         rows = self._plain.write(packets)
         entries = [bytes((INSERTED,)) + write_uvarint(len(row)) + row for row in rows]
-        return Entries(b"".join(entries), np.fromiter(map(len, entries), np.int64, len(entries)).cumsum())
+        return InsertEntries(b"".join(entries), np.fromiter(map(len, entries), np.int64, len(entries)).cumsum())
 
-    def _encode_together(self, packets: list[bytes]) -> Entries:
+    def _encode_together(self, packets: list[bytes]) -> InsertEntries:
         data, words, starts, ends = textlanes.pad_packets(packets)
         texts = textlanes.find_texts(words, starts, ends, len(self._columns))
-        out = Output(Rows(data, words, starts, ends), Sink(len(packets), self._stride))
+        out = Output(PieceRows(data, words, starts, ends), LaneBuffer(len(packets), self._stride))
         out.begin(FRAME)
         handles = encode_zigzag(self._handles(out, texts))
         for _ in range(self._handles_before):
@@ -141,7 +141,7 @@ class BlockWriter:
         out.end()
         if self._handle is None:
             self._plain.next_handle += len(packets)
-        return Entries(*join_pieces(out, INSERTED))
+        return InsertEntries(*join_pieces(out, INSERTED))
 
     def _handles(self, out: Output, texts: list[Values]) -> Ints:
         if self._handle is not None:

@@ -15,7 +15,7 @@ from binlake.audit.audit import Audit
 from binlake.base.redaction import redact_key
 from binlake.changes.net.undo import Undo, undo_changes
 from binlake.config import Replication
-from binlake.ddl.definitions import Base, derive_key_defaults
+from binlake.ddl.definitions import WindowBase, derive_key_defaults
 from binlake.ddl.targets import Naming
 from binlake.errors import ConfigError, Permanent
 from binlake.lake.ddls import read_landed_ddls
@@ -84,7 +84,7 @@ def plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: 
     if len(inside) > MOST_CHANGES:
         raise ConfigError(f"{len(inside)} row changes are more than one rollback accepts", hint="use a smaller range")
     state = SchemaHistory(paths).read_state_at(known)
-    base: Base = state if at_source else read_target_tables_at(paths, Naming(Rules.of(replication)), known, state)
+    base: WindowBase = state if at_source else read_target_tables_at(paths, Naming(Rules.of(replication)), known, state)
     own, later = _group_by_table(inside), _group_by_table(behind)
     naming = Naming(Rules.of(replication))
     shown = [naming.map_table(*name) if at_source else name for name in own]
@@ -166,7 +166,7 @@ def _group_by_table(rows: Iterable[RowVersion]) -> dict[Name, list[RowVersion]]:
     return by_table
 
 
-def _find_definition(base: Base, name: Name) -> TableDef:
+def _find_definition(base: WindowBase, name: Name) -> TableDef:
     table = base.find(*name)
     if table is None:
         raise Permanent("a table of the range no longer exists", where={"table": ".".join(name)})

@@ -33,7 +33,7 @@ from binlake.statements import BatchLimits, StatementBatch
 from binlake.target.apply.batches import run_batch
 from binlake.target.apply.presence import PresenceChecks, require_present
 from binlake.target.apply.settled import SettledTarget
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 
 def rollback_target(
@@ -55,9 +55,9 @@ def rollback_source(replication: Replication, lo: int, hi: int, *, force: bool) 
     known = Audit(LakePaths.of(replication), Rules.of(replication)).read_merged_range()[1]
     plan = _plan_rollback(replication, lo, hi, known, "source", force)
     source = require_source_server(replication)
-    with closing(Session(source)) as probe:
+    with closing(TargetSession(source)) as probe:
         dialect = read_dialect(probe)
-    with closing(Session(source.model_copy(update={"db_type": dialect}))) as session:
+    with closing(TargetSession(source.model_copy(update={"db_type": dialect}))) as session:
         session.begin()
         batches = _build_undo_batches(plan.tables, session, dialect, source.batch_rows, force=force, lock=True)
         with PresenceChecks() as presence:
@@ -77,13 +77,13 @@ def rollback_file(
     """Write the undo of (lo, hi] on the target at checkpoint `ts` to the file `path`. Changes nothing."""
     target = replication.require_sql_target()
     plan = _plan_rollback(replication, lo, hi, ts, "target", force)
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         batches = _build_undo_batches(plan.tables, session, target.db_type, target.batch_rows, force=force)
     FixFile(replication.name, ts, tuple(batches), "rollback").write(path)
     return plan, sum(batch.rows for batch in batches)
 
 
-def read_dialect(session: Session) -> Dialect:
+def read_dialect(session: TargetSession) -> Dialect:
     """The dialect of the session's server, by its version."""
     version = str(session.fetch_rows("SELECT VERSION()")[0][0]).lower()
     if "tidb" in version:
@@ -99,7 +99,7 @@ def _plan_rollback(replication: Replication, lo: int, hi: int, known: int, side:
 
 
 def _build_undo_batches(
-    tables: Sequence[TableUndo], session: Session, dialect: Dialect, rows: int, *, force: bool, lock: bool = False
+    tables: Sequence[TableUndo], session: TargetSession, dialect: Dialect, rows: int, *, force: bool, lock: bool = False
 ) -> list[StatementBatch]:
     differences: list[Difference] = []
     require_no_own_columns(session, [undo.table for undo in tables], dialect)

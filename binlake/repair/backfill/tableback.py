@@ -32,7 +32,7 @@ from binlake.statements.literal import quote_name
 from binlake.target.apply.settled import SettledTarget
 from binlake.target.claim.aside import AsideTable
 from binlake.target.definitions.definitions import (
-    Expected,
+    ExpectedState,
     build_drift_error,
     compare_definitions,
     expect_tables,
@@ -98,7 +98,7 @@ def _require_definition(replication: Replication, aside: AsideTable, ts: int, ta
     config = replication.require_sql_target()
     definition = _find_definition_at(replication, aside, ts)
     absent = (aside.db, aside.table)
-    expected = expect_tables([definition], config.db_type) if definition else Expected(tables={absent: None})
+    expected = expect_tables([definition], config.db_type) if definition else ExpectedState(tables={absent: None})
     differences = compare_definitions(expected, read_definitions(target.session, expected.names, config.db_type))
     if differences:
         error = build_drift_error(differences, {"target": target.session.place, "commit_ts": ts})

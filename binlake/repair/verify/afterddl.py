@@ -23,7 +23,7 @@ from binlake.repair.verify.run import Against, VerifyOptions, verify
 from binlake.repair.verify.tables import list_tables_at, read_cluster_id
 from binlake.rows.schema.names import fold_name
 from binlake.target.claim.aside import read_aside
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +34,7 @@ State = Literal["equal", "different", "not-comparable"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AfterDdl:
     """The result of comparing `table` (db.table at the target) after the DDL at `ddl_ts`; `why`: for people."""
 
     table: str
@@ -48,7 +48,7 @@ class Outcome:
         return {**vars(self), "ddl_ts": str(self.ddl_ts)}
 
 
-def compare_due_tables(replication: Replication, windows: WindowLog, hi: int, run_id: str) -> list[Outcome]:
+def compare_due_tables(replication: Replication, windows: WindowLog, hi: int, run_id: str) -> list[AfterDdl]:
     """Compare the due tables that can be compared at the checkpoint `hi`, and record the outcomes.
 
     A table that cannot be compared is reported without an error, since the window is done. It stays due if waiting may
@@ -78,7 +78,7 @@ class _Checker:
     def __init__(self, replication: Replication, windows: WindowLog, hi: int) -> None:
         self._replication, self._windows, self._hi = replication, windows, hi
 
-    def compare_all(self, wanted: Mapping[str, int]) -> Iterator[Outcome]:
+    def compare_all(self, wanted: Mapping[str, int]) -> Iterator[AfterDdl]:
         """The outcomes that can be determined now."""
         try:
             tables = list_tables_at(self._replication, LakePaths.of(self._replication), self._hi)
@@ -89,16 +89,16 @@ class _Checker:
             return
         for name, ts in wanted.items():
             if name not in existing:
-                yield Outcome(name, ts, "not-comparable", why="the table was dropped or renamed")
+                yield AfterDdl(name, ts, "not-comparable", why="the table was dropped or renamed")
             elif fold_name(name) in aside:
-                yield Outcome(name, ts, "not-comparable", why="it is set aside: `binlake table back` compares it")
+                yield AfterDdl(name, ts, "not-comparable", why="it is set aside: `binlake table back` compares it")
             elif (outcome := self._compare_one(name, ts, sizes.get(fold_name(name), 0))) is not None:
                 yield outcome
 
     def _read_sizes(self, wanted: Mapping[str, int]) -> tuple[dict[str, int], set[str]]:
         """The target's row estimate for each table, and the tables that are set aside."""
         target = self._replication.require_sql_target()
-        with closing(Session(target)) as session:
+        with closing(TargetSession(target)) as session:
             aside = read_aside(session, target.checkpoint_schema, read_cluster_id(self._windows))
             places = ", ".join(["%s"] * len(wanted))
             rows = session.fetch_rows(
@@ -109,12 +109,12 @@ class _Checker:
         sizes = {fold_name(f"{db}.{table}"): int(count or 0) for db, table, count in rows}
         return sizes, {".".join(name) for name in aside}
 
-    def _compare_one(self, name: str, ts: int, rows: int) -> Outcome | None:
+    def _compare_one(self, name: str, ts: int, rows: int) -> AfterDdl | None:
         """The outcome for one table; None: it cannot be compared yet."""
         most = self._replication.require_sql_target().verify_after_ddl_rows
         if rows > most:
             why = f"about {rows} rows, more than target.verify-after-ddl-rows = {most}: `binlake verify --table {name}`"
-            return Outcome(name, ts, "not-comparable", why=why)
+            return AfterDdl(name, ts, "not-comparable", why=why)
         why = "the lake keeps no mirrors"
         if self._replication.mirror.enabled:
             if (self._windows.find_greatest_hi("mirror") or 0) < ts:
@@ -124,31 +124,31 @@ class _Checker:
                 return outcome
             why = outcome.why
         if self._replication.source.sql is None:
-            return Outcome(name, ts, "not-comparable", why=why)
+            return AfterDdl(name, ts, "not-comparable", why=why)
         outcome = self._compare_against(name, ts, "source")
         return (
             replace(outcome, why=f"{why}; {outcome.why}") if outcome and outcome.state == "not-comparable" else outcome
         )
 
-    def _compare_against(self, name: str, ts: int, against: Against) -> Outcome | None:
+    def _compare_against(self, name: str, ts: int, against: Against) -> AfterDdl | None:
         try:
             options = VerifyOptions(against=against, tables=(name,), max_differences=_MOST, lock_wait_s=0)
             result = verify(self._replication, options)
         except Permanent as error:
-            return Outcome(name, ts, "not-comparable", against, str(error))
+            return AfterDdl(name, ts, "not-comparable", against, str(error))
         except BinlakeError as error:
             log.warning("verify_after_ddl_postponed", table=name, error=str(error))
             return None
         except Exception as error:
             # The window is done, so a failed comparison is reported and does not fail the run.
             log.exception("verify_after_ddl_failed", table=name)
-            return Outcome(name, ts, "not-comparable", against, f"{type(error).__name__}: {error}")
+            return AfterDdl(name, ts, "not-comparable", against, f"{type(error).__name__}: {error}")
         if not result.whole:
-            return Outcome(name, ts, "not-comparable", against, result.tables[0].inexact)
+            return AfterDdl(name, ts, "not-comparable", against, result.tables[0].inexact)
         if result.equal:
-            return Outcome(name, ts, "equal", against)
+            return AfterDdl(name, ts, "equal", against)
         lines = [*result.tables[0].structure, *map(_describe_difference, result.differences)]
-        return Outcome(name, ts, "different", against, "; ".join(lines[:_SHOWN]))
+        return AfterDdl(name, ts, "different", against, "; ".join(lines[:_SHOWN]))
 
 
 def _describe_difference(difference: Difference) -> str:

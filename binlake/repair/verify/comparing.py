@@ -67,7 +67,7 @@ class TableResult:
         return {**vars(self), "equal": self.equal, "seconds": round(self.seconds, 3)}
 
 
-class Pace:
+class ReadPace:
     """Limits reading to `rows_per_second` rows of the target; 0 = unlimited."""
 
     def __init__(self, rows_per_second: int) -> None:

@@ -41,7 +41,7 @@ class _Batch(NamedTuple):
     weights: npt.NDArray[np.int64]
 
 
-class LakeTable:
+class VerifiedLakeTable:
     """The table with the target's definition `table` at commit_ts `ts`, which must be in `audit`'s range.
 
     `inexact`: why the mirror may differ from the source; empty = exact. Raises LostRange.

@@ -9,10 +9,10 @@ from binlake.errors import Drift
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name
 from binlake.target.definitions.definitions import read_definitions
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 
-def require_no_own_columns(session: Session, tables: Iterable[TableDef], dialect: Dialect) -> None:
+def require_no_own_columns(session: TargetSession, tables: Iterable[TableDef], dialect: Dialect) -> None:
     """Raises Drift for a table with columns that are not in `tables`: whole rows would reset them to defaults."""
     known = {(table.db, table.name): {fold_name(column.name) for column in table.columns} for table in tables}
     actual = read_definitions(session, known, dialect)

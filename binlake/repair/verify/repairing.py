@@ -21,7 +21,7 @@ from binlake.repair.verify.differences import Difference, RowsOfTable
 from binlake.repair.verify.fixes import build_fix_batches
 from binlake.repair.verify.fixfile import FixFile
 from binlake.repair.verify.keyorder import AnyKey
-from binlake.repair.verify.laketable import LakeTable
+from binlake.repair.verify.laketable import VerifiedLakeTable
 from binlake.repair.verify.owncolumns import require_no_own_columns
 from binlake.repair.verify.sqltable import SqlTable
 from binlake.repair.verify.tables import Name, VerifiedTable, list_tables_at, read_cluster_id
@@ -107,7 +107,7 @@ def _repair_table(
     differing = compare_definitions(expected, read_definitions(settled.session, expected.names, target.db_type))
     if differing:
         raise build_drift_error(differing, {"target": settled.session.place})
-    lake = LakeTable(audit, paths, verified.table, done.commit_ts)
+    lake = VerifiedLakeTable(audit, paths, verified.table, done.commit_ts)
     # The lake knows every key that changed in it. For rows without a key, it does not know copies from before the lake.
     keyless = verified.table.find_identity().kind == "row"
     is_exact = are_known or lake.inexact in ("", IN_PART)

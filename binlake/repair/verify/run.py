@@ -20,17 +20,17 @@ import structlog
 from binlake.audit.audit import Audit
 from binlake.base.progressline import Tell, tell_nobody
 from binlake.config import Replication
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import ConfigError
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import IN_PART
 from binlake.repair.verify.chunks import ChunkPlan, Cuts
-from binlake.repair.verify.comparing import ExpectedRows, Pace, TableResult, compare_table
+from binlake.repair.verify.comparing import ExpectedRows, ReadPace, TableResult, compare_table
 from binlake.repair.verify.differences import Difference, Row
-from binlake.repair.verify.laketable import LakeTable
-from binlake.repair.verify.snapshot import Snapshot, open_source_snapshot, open_target_snapshot
+from binlake.repair.verify.laketable import VerifiedLakeTable
+from binlake.repair.verify.snapshot import TargetSnapshot, open_source_snapshot, open_target_snapshot
 from binlake.repair.verify.sqltable import MOST_BUCKETS, Digest, SqlTable
 from binlake.repair.verify.state import VerifyState
 from binlake.repair.verify.tables import VerifiedTable, list_tables_at, read_cluster_id
@@ -38,7 +38,7 @@ from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
 from binlake.target.claim.aside import is_aside
 from binlake.target.definitions.definitions import compare_definitions, expect_tables, read_definitions
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 log = structlog.get_logger(__name__)
 
@@ -128,7 +128,7 @@ class _Run:
         replication: Replication,
         paths: LakePaths,
         options: VerifyOptions,
-        snapshot: Snapshot,
+        snapshot: TargetSnapshot,
         tell: Tell,
         hook: Callable[[str], None] | None,
     ) -> None:
@@ -136,7 +136,7 @@ class _Run:
         self._target, self._ts = replication.require_sql_target(), snapshot.checkpoint.commit_ts
         self._tell, self._hook = tell, hook
         self._place, self._chunks = "", 0
-        self._pace = Pace(options.rows_per_second)
+        self._pace = ReadPace(options.rows_per_second)
         self._audit = Audit(paths, Rules.of(replication))
         self._state = VerifyState(paths, self._ts, options.against)
         every = max(1, round(1 / options.sample))
@@ -160,7 +160,7 @@ class _Run:
         self._done.seconds = time.monotonic() - began
         return self._done
 
-    def _verify_table(self, verified: VerifiedTable, source: Session | None) -> None:
+    def _verify_table(self, verified: VerifiedTable, source: TargetSession | None) -> None:
         began = time.monotonic()
         result = TableResult(*verified.name)
         self._done.tables.append(result)
@@ -169,7 +169,7 @@ class _Run:
             result.inexact = f"it is set aside since {since}: `binlake table back` compares and repairs it"
             return
         result.structure = self._compare_structure(verified)
-        lake = LakeTable(self._audit, self._paths, verified.table, self._ts) if source is None else None
+        lake = VerifiedLakeTable(self._audit, self._paths, verified.table, self._ts) if source is None else None
         if lake is not None:
             result.inexact = lake.inexact or (IN_PART if verified.begun_before else "")
         if not result.inexact and not any(_prevents_reading(text) for text in result.structure):
@@ -185,7 +185,7 @@ class _Run:
             "table_verified", table=".".join(verified.name), equal=result.equal, rows=result.rows, chunks=result.chunks
         )
 
-    def _cut_table(self, verified: VerifiedTable, source: Session | None) -> ChunkPlan:
+    def _cut_table(self, verified: VerifiedTable, source: TargetSession | None) -> ChunkPlan:
         """The chunks of the table: those of the unfinished run that this one continues, or new ones."""
         cuts = self._state.find_cuts(verified.name)
         if cuts is None:
@@ -205,7 +205,7 @@ class _Run:
         numbers, most = self._choose_chunks(verified, result.chunks), self._options.max_differences
         return compare_table(target, expected_rows, numbers, result, self._state, self._on_chunk, most)
 
-    def _build_source_table(self, verified: VerifiedTable, plan: ChunkPlan, source: Session | None) -> SqlTable:
+    def _build_source_table(self, verified: VerifiedTable, plan: ChunkPlan, source: TargetSession | None) -> SqlTable:
         assert source is not None
         return SqlTable(source, plan, verified.sources)
 
@@ -238,7 +238,7 @@ class _Run:
         self._done.listed_all &= len(differences) <= room
 
     @contextmanager
-    def _open_source(self) -> Iterator[Session | None]:
+    def _open_source(self) -> Iterator[TargetSession | None]:
         if self._options.against == "lake":
             yield None
             return
@@ -251,7 +251,7 @@ class _Run:
 class _ChunkedLakeTable:
     """A LakeTable split by a plan: the ExpectedRows of a comparison with the lake."""
 
-    def __init__(self, lake: LakeTable, plan: ChunkPlan) -> None:
+    def __init__(self, lake: VerifiedLakeTable, plan: ChunkPlan) -> None:
         self._lake, self._plan = lake, plan
 
     def compute_digests(self, numbers: Sequence[int]) -> Iterator[tuple[int, Digest]]:
@@ -264,14 +264,14 @@ class _ChunkedLakeTable:
         return self._lake.read_rows(self._plan, wanted)
 
 
-def require_source_server(replication: Replication) -> Target:
+def require_source_server(replication: Replication) -> TargetSection:
     """`[source.sql]` as a server to connect to. Raises ConfigError if it is not configured."""
     sql = replication.source.sql
     if sql is None:
         raise ConfigError("the source does not accept SQL", hint="add a section [source.sql]")
     security = replication.source.sql_security
     place = {"host": sql.host, "port": sql.port, "user": sql.user, "password": sql.password}
-    return Target(**place, db_type="mysql", security=security)
+    return TargetSection(**place, db_type="mysql", security=security)
 
 
 def _prevents_reading(difference: str) -> bool:

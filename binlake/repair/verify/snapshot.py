@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import ConfigError, Transient
 from binlake.target.claim.aside import AsideTables, is_settled, read_aside
 from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
 from binlake.target.claim.progress import read_progress
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 _ASK_EVERY_S = 0.5
 _SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
@@ -25,10 +25,10 @@ _WAITING = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class TargetSnapshot:
     """A session in a transaction, and the checkpoint in it. Tables set `aside` are not at that checkpoint."""
 
-    session: Session
+    session: TargetSession
     checkpoint: Checkpoint
     aside: AsideTables = field(default_factory=dict)
 
@@ -42,19 +42,21 @@ class Snapshot:
 
 
 @contextmanager
-def open_target_snapshot(target: Target, cluster_id: int, replication: str, wait_s: float = 0.0) -> Iterator[Snapshot]:
+def open_target_snapshot(
+    target: TargetSection, cluster_id: int, replication: str, wait_s: float = 0.0
+) -> Iterator[TargetSnapshot]:
     """A snapshot of the target between two windows of `replication`. Waits for it up to `wait_s` seconds.
 
     Raises ConfigError without a checkpoint, Transient inside a window, TargetUnavailable.
     """
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         session.execute(_ISOLATION)
         yield _wait_for_checkpoint(session, target, cluster_id, replication, time.monotonic() + wait_s)
 
 
 def _wait_for_checkpoint(
-    session: Session, target: Target, cluster_id: int, replication: str, deadline: float
-) -> Snapshot:
+    session: TargetSession, target: TargetSection, cluster_id: int, replication: str, deadline: float
+) -> TargetSnapshot:
     schema = target.checkpoint_schema
     table = CheckpointTable(target.checkpoint_schema, cluster_id)
     while True:
@@ -67,7 +69,7 @@ def _wait_for_checkpoint(
         aside = read_aside(session, schema, cluster_id)
         # A drainer's target has no progress table to read.
         if is_settled(checkpoint, read_progress(session, schema, replication) if aside else None, aside):
-            return Snapshot(session, checkpoint, aside)
+            return TargetSnapshot(session, checkpoint, aside)
         session.execute("ROLLBACK")
         if time.monotonic() >= deadline:
             raise build_not_consistent_error(checkpoint)
@@ -84,12 +86,12 @@ def build_not_consistent_error(checkpoint: Checkpoint) -> Transient:
 
 
 @contextmanager
-def open_source_snapshot(source: Target, ts: int, *, stands_still: bool) -> Iterator[Session]:
+def open_source_snapshot(source: TargetSection, ts: int, *, stands_still: bool) -> Iterator[TargetSession]:
     """A session that reads the source at commit_ts `ts`: TiDB by `tidb_snapshot`, other servers in their present state.
 
     Raises ConfigError for a server without such snapshots, unless the operator states that it `stands_still` at `ts`.
     """
-    with closing(Session(source)) as session:
+    with closing(TargetSession(source)) as session:
         if "tidb" in str(session.fetch_rows("SELECT VERSION()")[0][0]).lower():
             session.execute(f"SET SESSION tidb_snapshot = '{ts}'")
         elif stands_still:

@@ -17,7 +17,7 @@ from binlake.statements.keyconditions import TERMS_A_STATEMENT, format_keys_cond
 from binlake.statements.keyless import format_image_condition
 from binlake.statements.literal import format_match, quote_name, quote_qualified_name
 from binlake.statements.servertexts import build_text_reader, render_column_sql
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 MOST_BUCKETS = 16
 """Maximum number of chunks for a table whose key has no known order, as it is read once per chunk."""
@@ -40,7 +40,7 @@ class SqlTable:
     """
 
     def __init__(
-        self, session: Session, plan: ChunkPlan, names: Sequence[tuple[str, str]], *, lock: bool = False
+        self, session: TargetSession, plan: ChunkPlan, names: Sequence[tuple[str, str]], *, lock: bool = False
     ) -> None:
         self.plan = plan
         self._session = session

@@ -28,7 +28,7 @@ def format_key_text(values: Values) -> str:
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnTexts:
     """The texts of one column of an image: NULL where the value is NULL or `absent`. `absent` None: absent in no
     row."""
 
@@ -60,22 +60,22 @@ class Maps:
     names: Sequence[str] = ()
 
 
-def build_column(slot: Slot, filled: str | None) -> Column:
+def build_column(slot: Slot, filled: str | None) -> ColumnTexts:
     """The column of a slot, with the text `filled` in place of FILLED."""
     index, texts = slot.index, slot.texts
     present = index >= 0
     if present.all():
         in_order = len(texts) == len(index) and (index == np.arange(len(index))).all()
-        return Column(texts if in_order else texts.take(pa.array(index)))
+        return ColumnTexts(texts if in_order else texts.take(pa.array(index)))
     missing = index == FILLED
     if filled is not None and missing.any():
         index, present = np.where(missing, len(texts), index), present | missing
         texts = pa.concat_arrays([texts, pa.array([filled], pa.string())])
     absent = index == ABSENT
-    return Column(texts.take(pa.array(index, mask=~present)), absent if absent.any() else None)
+    return ColumnTexts(texts.take(pa.array(index, mask=~present)), absent if absent.any() else None)
 
 
-def build_maps_part(rows: Ints, names: Names, columns: Sequence[Column]) -> Maps:
+def build_maps_part(rows: Ints, names: Names, columns: Sequence[ColumnTexts]) -> Maps:
     """The maps of walked rows; absent values are left out."""
     texts, width = _join_texts([column.texts for column in columns]), len(columns)
     sizes = np.stack([_compute_text_sizes(column.texts) for column in columns], axis=1)

@@ -35,13 +35,13 @@ from binlake.rows.codec.emptied import (
     without_lost_rows,
 )
 from binlake.rows.codec.emptied import derive_side_definition as settled_side
-from binlake.rows.codec.groups import Group, Waiting, compute_cuts, cut
+from binlake.rows.codec.groups import RowGroup, Waiting, compute_cuts, cut
 from binlake.rows.codec.lanes import Bytes, Ints, Lanes
 from binlake.rows.codec.latin1 import InvalidText, build_decoder_lookup
 from binlake.rows.codec.parts import FIELDS, FIRST, ROWS, TABLE, build_columns
 from binlake.rows.codec.pendingrows import PendingRows
-from binlake.rows.codec.secondwrites import Moment, SecondWrites, may_be_twice, without_second_writes
-from binlake.rows.codec.splits import Run, Splits, group_positions, split_all
+from binlake.rows.codec.secondwrites import SchemaMoment, SecondWrites, may_be_twice, without_second_writes
+from binlake.rows.codec.splits import MutationRun, Splits, group_positions, split_all
 from binlake.rows.codec.transaction import (
     ALL_KINDS,
     DecodeStats,
@@ -159,7 +159,7 @@ class MutationBatch:
             if definition.emptied:
                 table = settled_side(definition, table_id, value, payload, tables, self._sides)
                 require_equal_filters(table, commit_ts, self._look_up_kinds)
-            for first, run in self._select_runs(table, rows, payload, Moment(version, commit_ts)):
+            for first, run in self._select_runs(table, rows, payload, SchemaMoment(version, commit_ts)):
                 number = self._tables.setdefault(table, len(self._tables))
                 self._add_rows(number * _KINDS, run)
                 self._mutations.append((commit_ts, start_ts, version, number, seq + first, len(run.kinds), table_id))
@@ -190,7 +190,7 @@ class MutationBatch:
             yield pa.RecordBatch.from_arrays(columns, schema=MUTATION_SCHEMA)
 
     def _select_runs(
-        self, table: TableDef, rows: RowLists, payload: bytes, moment: Moment
+        self, table: TableDef, rows: RowLists, payload: bytes, moment: SchemaMoment
     ) -> Iterator[tuple[int, RowLists]]:
         wanted, runs = self._look_up_kinds(table), iter([(0, rows)])
         if wanted and may_be_twice(table, moment.version):
@@ -233,7 +233,7 @@ class MutationBatch:
         good[splits.of[groups == _ALONE]] = False
         return groups, np.flatnonzero(~good).tolist()
 
-    def _add_run(self, run: Run, times: Ints, lanes: Lanes) -> None:
+    def _add_run(self, run: MutationRun, times: Ints, lanes: Lanes) -> None:
         self._end_block()
         commit, start = times[:, run.of]
         number = run.group // _KINDS
@@ -299,7 +299,7 @@ class MutationBatch:
         return groups
 
     def _build_record_batch(
-        self, mutations: Ints, kinds: Bytes, tables: list[TableDef], groups: list[Group]
+        self, mutations: Ints, kinds: Bytes, tables: list[TableDef], groups: list[RowGroup]
     ) -> pa.RecordBatch:
         commit, start, version, table, first, size, _ = mutations.T
         count = len(kinds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from binlake.rows.codec.assemble import Column, build_maps_part, format_key_texts, join_maps
+from binlake.rows.codec.assemble import ColumnTexts, build_maps_part, format_key_texts, join_maps
 from binlake.rows.codec.columnblocks import count_block_rows, is_column_block, read_column_block
 from binlake.rows.codec.columns import has_plain_texts
 from binlake.rows.codec.tabledecoder import look_up_decoder
@@ -42,7 +42,7 @@ def build_block_columns(
     day = (commit_ts >> LOGICAL_BITS) // _MS_PER_DAY
     keys = [texts[slot] for slot in decoder.key_slots]
     plain = [has_plain_texts(table.row_columns[slot]) for slot in decoder.key_slots]
-    images = build_maps_part(rows, decoder.names, [Column(column) for column in texts])
+    images = build_maps_part(rows, decoder.names, [ColumnTexts(column) for column in texts])
     return [
         pa.repeat(pa.scalar(commit_ts, pa.int64()), count),
         pa.repeat(pa.scalar(start_ts, pa.int64()), count),

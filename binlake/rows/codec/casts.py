@@ -39,7 +39,7 @@ class UnknownCast(ValueError):
 
 
 @dataclass(frozen=True)
-class Moment:
+class CastMoment:
     """Where and when the source converted: time `zone` of its session, `day` in that zone. None = not known.
 
     `guessed`: non-ASCII texts may have been other bytes at the source (`source.invalid-text`). `family`: the source's,
@@ -85,7 +85,7 @@ def knows_pair(source: ColumnInfo, target: ColumnInfo) -> bool:
     return True
 
 
-def cast_text(source: ColumnInfo, target: ColumnInfo, text: str | None, moment: Moment) -> str | None:
+def cast_text(source: ColumnInfo, target: ColumnInfo, text: str | None, moment: CastMoment) -> str | None:
     """Convert the canonical text of column `source` to that of `target`. Raises UnknownCast naming types and value."""
     if text is None:
         return None
@@ -120,7 +120,7 @@ class _Value:
 
     column: ColumnInfo
     text: str
-    moment: Moment
+    moment: CastMoment
 
     @property
     def tp(self) -> int:
@@ -171,7 +171,7 @@ class _Value:
         return Decimal(match[1]) if match else Decimal(0)
 
 
-def _require_zone(moment: Moment) -> tzinfo:
+def _require_zone(moment: CastMoment) -> tzinfo:
     if moment.zone is None:
         raise ValueError("the time zone of the source's session is not known")
     return moment.zone

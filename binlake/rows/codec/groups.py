@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from binlake.rows.codec.lanes import Ints, Lanes
-from binlake.rows.codec.pendingrows import Rows
+from binlake.rows.codec.pendingrows import GroupRows
 from binlake.rows.codec.tabledecoder import TableDecoder
 
 
@@ -18,12 +18,12 @@ class Waiting:
 
     decoder: TableDecoder
     op: str
-    rows: Rows
+    rows: GroupRows
     places: Ints
 
 
 @dataclass(frozen=True)
-class Group:
+class RowGroup:
     """Rows of one definition and kind in a record batch; `places` are their numbers in the record batch."""
 
     decoder: TableDecoder
@@ -49,7 +49,7 @@ def compute_cuts(
         low = high
 
 
-def cut(group: Waiting, low: int, high: int) -> Group:
+def cut(group: Waiting, low: int, high: int) -> RowGroup:
     """The rows of `group` with numbers from `low` to `high` - 1. Each row may be taken only once."""
     first, last = np.searchsorted(group.places, [low, high]).tolist()
-    return Group(group.decoder, group.op, group.rows.take(first, last), group.places[first:last] - low)
+    return RowGroup(group.decoder, group.op, group.rows.take(first, last), group.places[first:last] - low)

@@ -24,7 +24,7 @@ from binlake.rows.codec.assemble import (
     format_key_texts,
 )
 from binlake.rows.codec.columns import has_plain_texts
-from binlake.rows.codec.groups import Group
+from binlake.rows.codec.groups import RowGroup
 from binlake.rows.codec.lanes import Ints
 from binlake.rows.codec.tabledecoder import Image
 from binlake.rows.codec.transaction import ROW_ERRORS, build_row_error
@@ -46,7 +46,7 @@ class Columns:
     new_keys: list[Keys] = field(default_factory=list)
 
 
-def build_columns(groups: list[Group], mutations: Ints) -> Columns:
+def build_columns(groups: list[RowGroup], mutations: Ints) -> Columns:
     """The images and keys of all rows.
 
     `key` is the key before the change, or the inserted row's key. `new_key` is set if an update changed the key.
@@ -62,7 +62,7 @@ def build_columns(groups: list[Group], mutations: Ints) -> Columns:
     return columns
 
 
-def _add_walked(columns: Columns, group: Group, walked: Walked) -> None:
+def _add_walked(columns: Columns, group: RowGroup, walked: Walked) -> None:
     decoder, rows = group.decoder, group.places[walked.rows]
     images = []
     for slots, parts in ((walked.before, columns.before), (walked.after, columns.after)):
@@ -78,7 +78,7 @@ def _add_walked(columns: Columns, group: Group, walked: Walked) -> None:
         columns.new_keys.append(Keys(rows[moved], format_key_texts(of_key, plain)))
 
 
-def _add_plain(columns: Columns, left: list[tuple[int, Group, bytes]], mutations: Ints) -> None:
+def _add_plain(columns: Columns, left: list[tuple[int, RowGroup, bytes]], mutations: Ints) -> None:
     before: tuple[list[int], list[Image]] = ([], [])
     after: tuple[list[int], list[Image]] = ([], [])
     keys, moved = [], []
@@ -117,7 +117,7 @@ def _build_row_error(error: Exception, op: str, number: int, mutations: Ints) ->
     )
 
 
-def _decode_row(group: Group, row: bytes) -> tuple[Image | None, Image | None]:
+def _decode_row(group: RowGroup, row: bytes) -> tuple[Image | None, Image | None]:
     if group.op == "insert":
         return None, group.decoder.insert(row)
     if group.op == "update":

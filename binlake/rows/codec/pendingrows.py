@@ -17,7 +17,7 @@ Spans = Mapping[int, tuple[Ints, Ints]]
 """Starts and ends of rows, by group."""
 
 
-class Rows:
+class GroupRows:
     """The rows of a group: first the spans, then the rows that were added one by one."""
 
     def __init__(self, spans: Lanes, alone: list[bytes]) -> None:
@@ -62,7 +62,7 @@ class PendingRows:
         if rows:
             self._add(lanes, rows)
 
-    def build_rows(self) -> dict[int, Rows]:
+    def build_rows(self) -> dict[int, GroupRows]:
         """The rows of each group; their bytes are joined only when they are taken."""
         data = (
             self._chunks[0] if len(self._chunks) == 1 else np.concatenate([*self._chunks, np.frombuffer(PAD, np.uint8)])
@@ -71,7 +71,7 @@ class PendingRows:
         lanes = {group: Lanes(data, *(np.concatenate(part) for part in own)) for group, own in spans.items()}
         none = Lanes.of([])
         groups = {*lanes, *self._alone}
-        return {group: Rows(lanes.get(group, none), self._alone.get(group, [])) for group in groups}
+        return {group: GroupRows(lanes.get(group, none), self._alone.get(group, [])) for group in groups}
 
     def _join(self) -> None:
         for group, rows in self._alone.items():

@@ -32,7 +32,7 @@ _HINT = (
 )
 
 
-class Change(NamedTuple):
+class LoggedChange(NamedTuple):
     """A row change as logged; an image is (names, values), or None if the change has no such image."""
 
     op: str
@@ -40,7 +40,7 @@ class Change(NamedTuple):
     after: Image | None
 
 
-class Moment(NamedTuple):
+class SchemaMoment(NamedTuple):
     """The schema `version` and the commit_ts of a transaction."""
 
     version: int
@@ -61,7 +61,12 @@ def may_be_twice(table: TableDef, version: int) -> bool:
 
 
 def without_second_writes(
-    decoder: TableDecoder, rows: RowLists, payload: bytes, moment: Moment, policy: SecondWrites, counted: Counter[str]
+    decoder: TableDecoder,
+    rows: RowLists,
+    payload: bytes,
+    moment: SchemaMoment,
+    policy: SecondWrites,
+    counted: Counter[str],
 ) -> Iterator[tuple[int, RowLists]]:
     """A mutation's `rows` without second writes, as runs of neighbours: (number of the run's first row, its rows).
 
@@ -70,7 +75,7 @@ def without_second_writes(
     SchemaError. Raises WireError for a damaged row.
     """
     table = decoder.table
-    changes = [Change(*change[2:]) for change in decode_changes(rows, decoder, 0, table.id, moment.commit_ts)]
+    changes = [LoggedChange(*change[2:]) for change in decode_changes(rows, decoder, 0, table.id, moment.commit_ts)]
     read = _read(table, changes, moment, decode_physical_id(pb.Binlog.FromString(payload).prewrite_key))
     if not read.certain:
         if policy == "refuse":
@@ -79,7 +84,7 @@ def without_second_writes(
     return _split_runs(rows, read.kept)
 
 
-def _read(table: TableDef, changes: Sequence[Change], moment: Moment, written: int) -> _Read:
+def _read(table: TableDef, changes: Sequence[LoggedChange], moment: SchemaMoment, written: int) -> _Read:
     """Interpret a transaction with `changes` of `table`; `written`: the table id in its prewrite key."""
     info, as_logged = table.reorganized, (True,) * len(changes)
     images = [tuple(image[1]) for change in changes for image in (change.before, change.after) if image is not None]
@@ -118,7 +123,12 @@ class _Reader:
     """Interprets a transaction's changes under the assumption that TiDB logged them at one step of the DDL."""
 
     def __init__(
-        self, info: Reorganized, step: int, changes: Sequence[Change], moment: Moment, types: Mapping[str, int]
+        self,
+        info: Reorganized,
+        step: int,
+        changes: Sequence[LoggedChange],
+        moment: SchemaMoment,
+        types: Mapping[str, int],
     ) -> None:
         self._info, self._step, self._changes, self._types = info, step, changes, types
         self._is_copied = info.known and moment.commit_ts < info.copied_ts
@@ -146,7 +156,7 @@ class _Reader:
         (into, is_into), (out_of, _) = self._find_partition(pair[0].after), self._find_partition(pair[1].before)
         return is_into and (into != out_of or into == 0)
 
-    def _list_second_writes(self, first: Sequence[Change]) -> list[tuple[Change, ...]]:
+    def _list_second_writes(self, first: Sequence[LoggedChange]) -> list[tuple[LoggedChange, ...]]:
         """The possible second writes after `first`; empty if TiDB does not log such changes at this step."""
         change = first[0]
         if change.op == "insert":
@@ -158,12 +168,12 @@ class _Reader:
             return []
         if not is_rearranged:
             return [()]
-        removed = Change("delete", change.before, None)
+        removed = LoggedChange("delete", change.before, None)
         if self._step == DELETE_ONLY:
             return [(removed,)]
-        return [(change,), (Change("insert", None, change.after), removed)]
+        return [(change,), (LoggedChange("insert", None, change.after), removed)]
 
-    def _list_second_writes_of_insert(self, first: Sequence[Change]) -> list[tuple[Change, ...]]:
+    def _list_second_writes_of_insert(self, first: Sequence[LoggedChange]) -> list[tuple[LoggedChange, ...]]:
         inserted = first[0]
         if not self._find_partition(inserted.after)[1]:
             return [()]
@@ -173,9 +183,9 @@ class _Reader:
         removed = first[1]
         if not self._find_partition(removed.before)[1]:
             return [added]
-        return [(*added, removed), (Change("update", removed.before, inserted.after),)]
+        return [(*added, removed), (LoggedChange("update", removed.before, inserted.after),)]
 
-    def _stays(self, second: Change, first: int) -> bool:
+    def _stays(self, second: LoggedChange, first: int) -> bool:
         """Whether a second write created a separate row: an insert does if the row was copied before."""
         if self._step == SWITCHED or second.op == "delete":
             return False
@@ -195,7 +205,7 @@ class _Reader:
         return partition, is_rearranged is not False
 
 
-def _build_undecided_error(table: TableDef, moment: Moment) -> SchemaError:
+def _build_undecided_error(table: TableDef, moment: SchemaMoment) -> SchemaError:
     return SchemaError(
         "equal changes of a table without a key were committed while its partitions were rearranged, and it cannot be"
         " determined which of them TiDB logged twice",

@@ -64,7 +64,7 @@ class Splits(NamedTuple):
     ends: Ints
     lanes: Lanes
 
-    def build_run(self, low: int, high: int, groups: Ints) -> Run:
+    def build_run(self, low: int, high: int, groups: Ints) -> MutationRun:
         """The content of the good binlogs `low` to `high` - 1; `groups`: of all mutations, -1 for one that is left
         out."""
         first, last = np.searchsorted(self.of, [low, high]).tolist()
@@ -82,7 +82,7 @@ class Splits(NamedTuple):
         kept &= size > 0
         table_id, version, left_out = self.table_id[first:last], self.version[first:last], int(size.sum()) - len(kinds)
         of, version, groups, seq, size, table_id = (c[kept] for c in (of, version, groups, seq, size, table_id))
-        return Run(of, version, groups, seq, size, table_id, kinds.tobytes(), rows, left_out)
+        return MutationRun(of, version, groups, seq, size, table_id, kinds.tobytes(), rows, left_out)
 
 
 def group_positions(codes: Ints) -> Iterator[tuple[int, slice | Ints]]:
@@ -94,7 +94,7 @@ def group_positions(codes: Ints) -> Iterator[tuple[int, slice | Ints]]:
         yield from ((code, np.flatnonzero(codes == code)) for code in distinct.tolist())
 
 
-class Run(NamedTuple):
+class MutationRun(NamedTuple):
     """Mutations of neighbouring binlogs, and their rows.
 
     Per mutation: binlog, schema version, group, seq of the first row, number of rows, table id. `rows`: starts and ends

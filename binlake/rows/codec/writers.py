@@ -8,7 +8,7 @@ from math import isfinite
 from binlake.base.redaction import redact_value
 from binlake.errors import SchemaError
 from binlake.rows.codec import datum as d
-from binlake.rows.codec.casts import Moment, cast_text
+from binlake.rows.codec.casts import CastMoment, cast_text
 from binlake.rows.codec.casttimes import round_moment
 from binlake.rows.codec.decimals import write_decimal
 from binlake.rows.codec.floats import as_float32
@@ -127,7 +127,7 @@ def _convert_default(column: ColumnInfo, default: str) -> str | None:
         return format_bit(int.from_bytes(default.encode(), "big"), column.flen)
     if column.tp in _NUMERIC:
         # TiDB stores some defaults as they were written, `1.555` or `1e2`, and converts them when it fills a row.
-        return cast_text(_WRITTEN, column, default, Moment())
+        return cast_text(_WRITTEN, column, default, CastMoment())
     if column.tp in t.MOMENTS and len(default) > _WHOLE_SECONDS:
         default = round_moment(default, column.fsp)
     return read_text(column, write_text(column, default), 0)[0]

@@ -4,7 +4,7 @@
 """
 
 from binlake.rows.schema.actions import Action, JobState
-from binlake.rows.schema.info import ColumnInfo, DbInfo, Identity, IndexColumn, IndexInfo, TableDef
+from binlake.rows.schema.info import ColumnInfo, DbInfo, IndexColumn, IndexInfo, RowIdentity, TableDef
 from binlake.rows.schema.job import DdlJob
 from binlake.rows.schema.state import SchemaState
 from binlake.rows.schema.window import WindowDdl, WindowSchemas, classify_ddl, sort_ddls
@@ -14,10 +14,10 @@ __all__ = [
     "ColumnInfo",
     "DbInfo",
     "DdlJob",
-    "Identity",
     "IndexColumn",
     "IndexInfo",
     "JobState",
+    "RowIdentity",
     "SchemaState",
     "TableDef",
     "WindowDdl",

@@ -14,7 +14,7 @@ from binlake.rows.schema.state import SchemaState
 
 
 @dataclass(frozen=True)
-class Definitions:
+class DdlSide:
     """One side of a DDL: the touched objects that existed before or after it; `session`: the source's session."""
 
     databases: tuple[DbInfo, ...]
@@ -33,7 +33,7 @@ class Definitions:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> Definitions:
+    def from_json(cls, text: str) -> DdlSide:
         """Parse what `to_json` wrote. Raises SchemaError."""
         try:
             raw = json.loads(text)
@@ -49,15 +49,15 @@ def _build_database(db_id: int, name: str) -> DbInfo:
     return DbInfo(db_id, name, "", "", {})
 
 
-def find_touched(before: SchemaState, after: SchemaState) -> tuple[Definitions, Definitions]:
+def find_touched(before: SchemaState, after: SchemaState) -> tuple[DdlSide, DdlSide]:
     """(before, after): the definitions of every database and table that differs; tables are compared by object
     identity."""
     touched = after.list_touched(before)
     return _build_side(before, after, touched), _build_side(after, before, touched)
 
 
-def _build_side(mine: SchemaState, other: SchemaState, touched: Sequence[int]) -> Definitions:
+def _build_side(mine: SchemaState, other: SchemaState, touched: Sequence[int]) -> DdlSide:
     others = {db.id: db for db in other.list_databases()}
     databases = tuple(db for db in mine.list_databases() if db != others.get(db.id))
     both = ((mine.get_table(key), other.get_table(key)) for key in touched)
-    return Definitions(databases, tuple(own for own, else_ in both if own is not None and own is not else_))
+    return DdlSide(databases, tuple(own for own, else_ in both if own is not None and own is not else_))

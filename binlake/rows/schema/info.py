@@ -183,7 +183,7 @@ class IndexInfo:
 
 
 @dataclass(frozen=True)
-class Identity:
+class RowIdentity:
     """The columns that identify a row: `primary` key, else first NOT NULL `unique` key without prefixes, else `row`."""
 
     kind: Literal["primary", "unique", "row"]
@@ -304,15 +304,15 @@ class TableDef:
         return (*((primary,) if primary else ()), *keys)
 
     @cached_property
-    def _identity(self) -> Identity:
+    def _identity(self) -> RowIdentity:
         if self.primary_key:
-            return Identity("primary", self.primary_key)
+            return RowIdentity("primary", self.primary_key)
         for index in self.list_unique_keys():
             if self._identifies(index):
-                return Identity("unique", tuple(c.name for c in index.columns))
-        return Identity("row", tuple(c.name for c in self.row_columns))
+                return RowIdentity("unique", tuple(c.name for c in index.columns))
+        return RowIdentity("row", tuple(c.name for c in self.row_columns))
 
-    def find_identity(self) -> Identity:
+    def find_identity(self) -> RowIdentity:
         """The key of a row: primary key, else first unique key (NOT NULL, no prefix, not virtual), else the whole
         row."""
         return self._identity

@@ -17,9 +17,9 @@ from binlake.rows.schema.job import DdlJob
 from binlake.rows.schema.names import fold_name
 from binlake.rows.schema.stored import (
     SnapshotIndex,
-    SnapshotReader,
+    StoredName,
+    StoredSnapshotReader,
     StoredTables,
-    TableName,
     dump_names,
     dump_row,
     load_row,
@@ -67,7 +67,7 @@ class SchemaState:
         found = map(self._tables.get, self._tables.list_ids())
         return [table for table in found if table is not None]
 
-    def list_names(self) -> list[TableName]:
+    def list_names(self) -> list[StoredName]:
         """(id, id of the database, name) of all tables, views and sequences, by id; reads no definitions."""
         return self._tables.list_names()
 
@@ -141,7 +141,7 @@ class SchemaState:
             yield "table", table_id, self._tables.dump_table(table_id)
 
     @classmethod
-    def from_rows(cls, rows: Iterable[tuple[str, int, str]], reader: SnapshotReader | None = None) -> SchemaState:
+    def from_rows(cls, rows: Iterable[tuple[str, int, str]], reader: StoredSnapshotReader | None = None) -> SchemaState:
         """Restore the state from rows in any order; raises SchemaError for an unknown kind or an unreadable row.
 
         With `reader` the rows of the kinds `names` and `table` are not among them: it reads those that are needed.
@@ -152,7 +152,9 @@ class SchemaState:
         return _assemble(parsed, reader)
 
 
-def _assemble(parsed: Mapping[str, list[tuple[int, dict[str, Any]]]], reader: SnapshotReader | None) -> SchemaState:
+def _assemble(
+    parsed: Mapping[str, list[tuple[int, dict[str, Any]]]], reader: StoredSnapshotReader | None
+) -> SchemaState:
     unknown = set(parsed) - {"state", "schema", "table", "gone", "alias", "dropped", "names"}
     if unknown or len(parsed.get("state", ())) != 1:
         raise SchemaError("a schema snapshot is not complete", where={"kinds": sorted(parsed)})

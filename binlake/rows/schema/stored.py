@@ -29,7 +29,7 @@ _NAMED_TOGETHER = 4096
 Json = Mapping[str, Any]
 
 
-class TableName(NamedTuple):
+class StoredName(NamedTuple):
     """A table of a snapshot, before its definition is read."""
 
     id: int
@@ -37,7 +37,7 @@ class TableName(NamedTuple):
     name: str
 
 
-class SnapshotReader(Protocol):
+class StoredSnapshotReader(Protocol):
     """The rows of one snapshot. It can be pickled: a task reads the snapshot where it runs."""
 
     def read_names(self) -> list[str]:
@@ -54,12 +54,12 @@ class SnapshotIndex:
     The texts of the last definitions are kept too. All who open the snapshot share them. Safe to share among threads.
     """
 
-    reader: SnapshotReader | None = None
+    reader: StoredSnapshotReader | None = None
     databases: Mapping[int, DbInfo] = field(default_factory=dict)
     _texts: dict[int, Mapping[int, str]] = field(default_factory=dict, repr=False)
 
     @cached_property
-    def names(self) -> dict[int, TableName]:
+    def names(self) -> dict[int, StoredName]:
         """All tables by id, sorted by it."""
         texts = self.reader.read_names() if self.reader is not None else []
         return {name.id: name for name in sorted({name for text in texts for name in parse_names(text)})}
@@ -111,7 +111,7 @@ class StoredTables:
     def __len__(self) -> int:
         return len(self.index.names)
 
-    def __iter__(self) -> Iterator[TableName]:
+    def __iter__(self) -> Iterator[StoredName]:
         """All tables by id."""
         return iter(self.index.names.values())
 
@@ -141,7 +141,7 @@ class StoredTables:
         return StoredTables, (self.index,)
 
 
-def dump_names(names: Iterable[TableName]) -> Iterator[str]:
+def dump_names(names: Iterable[StoredName]) -> Iterator[str]:
     """The texts of rows that name the tables of a snapshot: `{"ids": […], "schema_ids": […], "names": […]}`."""
     listed = list(names)
     for first in range(0, len(listed), _NAMED_TOGETHER):
@@ -149,11 +149,11 @@ def dump_names(names: Iterable[TableName]) -> Iterator[str]:
         yield dump_row({"ids": ids, "schema_ids": schemas, "names": own})
 
 
-def parse_names(text: str) -> Iterator[TableName]:
+def parse_names(text: str) -> Iterator[StoredName]:
     """What `dump_names` wrote. Raises SchemaError."""
     raw = load_row("names", 0, text)
     try:
-        yield from map(TableName, raw["ids"], raw["schema_ids"], raw["names"])
+        yield from map(StoredName, raw["ids"], raw["schema_ids"], raw["names"])
     except (KeyError, TypeError) as error:
         raise SchemaError(f"the names of a schema snapshot cannot be read: {error!r}") from error
 

@@ -11,7 +11,7 @@ from binlake.rows.schema.emptied import Emptied
 from binlake.rows.schema.info import DbInfo, TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.rows.schema.reorganized import Reorganized
-from binlake.rows.schema.stored import StoredTables, TableName, dump_table, require_database
+from binlake.rows.schema.stored import StoredName, StoredTables, dump_table, require_database
 
 KEPT_TOMBSTONES = 4096
 """Number of dropped ids to remember. Few suffice: a change of one can only commit within its schema version's lease."""
@@ -82,11 +82,11 @@ class SchemaTables:
         unchanged = (name.id for name in self.stored if name.id not in self.changed)
         return sorted([*unchanged, *(key for key, table in self.changed.items() if table is not None)])
 
-    def list_names(self) -> list[TableName]:
+    def list_names(self) -> list[StoredName]:
         """All tables, views and sequences by id, without reading the definition of any."""
         unchanged = (name for name in self.stored if name.id not in self.changed)
         changed = (table for table in self.changed.values() if table is not None)
-        return sorted([*unchanged, *(TableName(table.id, table.db_id, table.name) for table in changed)])
+        return sorted([*unchanged, *(StoredName(table.id, table.db_id, table.name) for table in changed)])
 
     def dump_table(self, table_id: int) -> str:
         """The text of the row of a table in a snapshot; one of the `stored` ones is not parsed for it."""

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import structlog
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import BinlakeError, CheckpointConflict, ConfigError
 from binlake.statements.batch import INJECTED, REPLACED
 from binlake.target.apply import atomic, ordered, parallel
@@ -29,14 +29,14 @@ from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.claim.run import ApplyRun
 from binlake.target.ddl.intents import apply_ddl
 from binlake.target.definitions.definitions import (
-    Expected,
+    ExpectedState,
     build_drift_error,
     find_losing_tables,
     find_losses,
     read_definitions,
 )
 from binlake.target.segments import ApplyResult, Hook, SegmentPlan, StatementSource, WriteAhead, is_within
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.target.session.stopping import StatementKiller, StopFlag
 from binlake.target.session.tables import create_tables
 from binlake.window.manifest import ApplyManifest
@@ -59,7 +59,7 @@ _APPLIERS: dict[str, _RowsApplier] = {
 
 
 def apply_window(
-    target: Target,
+    target: TargetSection,
     manifest: ApplyManifest,
     source: StatementSource,
     *,
@@ -80,7 +80,7 @@ def apply_window(
     plans = source.list_segments()
     _require_tiled(plans, manifest)
     result = ApplyResult("already", manifest.lo, manifest.hi)
-    with stop or StopFlag() as flag, closing(Session(target)) as session:
+    with stop or StopFlag() as flag, closing(TargetSession(target)) as session:
         create_tables(session, target.checkpoint_schema)
         if marks is not None:
             marks.create_table(session)
@@ -155,7 +155,7 @@ def _apply_segment(
     result.batches += counts.batches
 
 
-def choose_mode(target: Target, plan: SegmentPlan) -> str:
+def choose_mode(target: TargetSection, plan: SegmentPlan) -> str:
     """The mode for the rows of `plan`: `auto` is atomic within the limits and parallel above them (hazards R-30).
 
     Only statements derived for mode ordered are applied in that mode, whatever the configuration says now.
@@ -180,7 +180,7 @@ def _require_expected(run: ApplyRun, plan: SegmentPlan) -> None:
     after = plan.expected_after.tables if plan.expected_after is not None else {}
     getting = plan.expected.tables if plan.expected is not None else {}
     tables = {name: form for name, form in after.items() if form is not None} | {**getting}
-    expected = Expected(tables={name: form for name, form in tables.items() if not is_aside(run.aside, name)})
+    expected = ExpectedState(tables={name: form for name, form in tables.items() if not is_aside(run.aside, name)})
     actual = read_definitions(run.session, expected.names, run.target.db_type)
     losses = find_losses(run.target, expected, actual)
     if losses:
@@ -210,7 +210,7 @@ def _note_secondary_ts(run: ApplyRun) -> None:
         return
     ts_map = {"primary-ts": run.manifest.hi, "secondary-ts": int(status[1])}
 
-    def write_ts_map(session: Session) -> Mapping[str, int]:
+    def write_ts_map(session: TargetSession) -> Mapping[str, int]:
         run.checkpoints.write(session, replace(run.lock_unmoved_checkpoint(session), ts_map=ts_map))
         return ts_map
 

@@ -11,10 +11,10 @@ from binlake.statements.batch import StatementBatch
 from binlake.target.apply.batches import SegmentCounts, finish_segment, run_batch
 from binlake.target.apply.presence import PresenceChecks, require_present
 from binlake.target.claim.aside import select_part_to_run
-from binlake.target.claim.progress import AppliedAs, Ledger, Progress, is_recorded
+from binlake.target.claim.progress import AppliedAs, TargetProgress, WindowLedger, is_recorded
 from binlake.target.claim.run import ApplyRun
 from binlake.target.segments import SegmentPlan, StatementSource, require_within
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 
 def apply_rows(run: ApplyRun, source: StatementSource, plan: SegmentPlan, *, last: bool) -> SegmentCounts:
@@ -25,7 +25,7 @@ def apply_rows(run: ApplyRun, source: StatementSource, plan: SegmentPlan, *, las
     """
     counts = SegmentCounts()
 
-    def execute_segment(session: Session) -> Progress:
+    def execute_segment(session: TargetSession) -> TargetProgress:
         nonlocal counts
         counts = _execute(run, session, source, plan)
         return finish_segment(run, session, plan, last=last)
@@ -35,9 +35,9 @@ def apply_rows(run: ApplyRun, source: StatementSource, plan: SegmentPlan, *, las
     return counts
 
 
-def _execute(run: ApplyRun, session: Session, source: StatementSource, plan: SegmentPlan) -> SegmentCounts:
+def _execute(run: ApplyRun, session: TargetSession, source: StatementSource, plan: SegmentPlan) -> SegmentCounts:
     counts = SegmentCounts()
-    ledger = Ledger.of(run.schema, run.manifest)
+    ledger = WindowLedger.of(run.schema, run.manifest)
     recorded = ledger.read_digests(session, plan.number)
     require_within(run.target, run.manifest.window, plan.number, plan.rows or 0, plan.bytes or 0)
     with PresenceChecks() as presence:

@@ -14,11 +14,11 @@ from binlake.errors import Drift, TargetRefused
 from binlake.statements.batch import UNCHECKED, StatementBatch, parse_statement_table
 from binlake.statements.keyconditions import list_deleted_keys
 from binlake.target.claim.aside import select_part_to_run
-from binlake.target.claim.progress import AppliedAs, Ledger, Progress, is_recorded, write_progress
+from binlake.target.claim.progress import AppliedAs, TargetProgress, WindowLedger, is_recorded, write_progress
 from binlake.target.claim.run import ApplyRun
 from binlake.target.claim.writers import FencedWriter
 from binlake.target.segments import SegmentPlan
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 
 @dataclass
@@ -50,7 +50,7 @@ class SegmentCounts:
             self.passed_over += 1
 
 
-def run_batch(session: Session, batch: StatementBatch) -> int:
+def run_batch(session: TargetSession, batch: StatementBatch) -> int:
     """Execute a batch in the open transaction; the number of keys to delete that had no row.
 
     Raises TargetRefused if it touches an unexpected row count (R-44), Drift if it leaves a row that it had to delete.
@@ -65,7 +65,7 @@ def run_batch(session: Session, batch: StatementBatch) -> int:
     return absent
 
 
-def _run_statement(session: Session, batch: StatementBatch, sql: str, expected: int) -> int:
+def _run_statement(session: TargetSession, batch: StatementBatch, sql: str, expected: int) -> int:
     touched = session.execute(sql)
     if expected == UNCHECKED and batch.kind in _DELETING and touched < batch.rows:
         return _count_absent(session, batch, sql, touched)
@@ -83,7 +83,7 @@ _DELETING = ("delete", "ordered")
 _KEYS_A_QUERY = 200
 
 
-def _count_absent(session: Session, batch: StatementBatch, sql: str, touched: int) -> int:
+def _count_absent(session: TargetSession, batch: StatementBatch, sql: str, touched: int) -> int:
     """The number of keys that the DELETE `sql` did not find; 0 for another statement.
 
     A repetition finds no rows, and so does the DELETE of a row that the same window inserted. But a server that
@@ -127,7 +127,7 @@ class BatchApplier:
     def __init__(self, run: ApplyRun, segment: int) -> None:
         self.counts = SegmentCounts()
         self._run = run
-        self._ledger = Ledger.of(run.schema, run.manifest)
+        self._ledger = WindowLedger.of(run.schema, run.manifest)
         # Read under the claim: no transaction of an earlier holder is open any more.
         self._recorded = self._ledger.read_digests(run.session, segment)
 
@@ -139,7 +139,7 @@ class BatchApplier:
         """Execute and store `batch`. Raises what `FencedWriter.transact` and `run_batch` raise."""
         absent = 0
 
-        def run(session: Session) -> StatementBatch:
+        def run(session: TargetSession) -> StatementBatch:
             nonlocal absent
             absent = self._run_and_record(batch, session)
             return batch
@@ -155,19 +155,19 @@ class BatchApplier:
         """The part of `batch` to run; None when its table is set aside."""
         return select_part_to_run(batch, self._run.aside)
 
-    def _run_and_record(self, batch: StatementBatch, session: Session) -> int:
+    def _run_and_record(self, batch: StatementBatch, session: TargetSession) -> int:
         part = self.select_part(batch)
         absent = 0 if part is None else run_batch(session, part)
         self._ledger.write(session, [(batch, AppliedAs.ALONE if part is batch else AppliedAs.ASIDE)])
         self._run.claim.notify("batch")
         return absent
 
-    def _is_stored(self, session: Session, batch: StatementBatch) -> bool:
+    def _is_stored(self, session: TargetSession, batch: StatementBatch) -> bool:
         digests = self._ledger.read_digests(session, batch.segment, (batch.phase, batch.batch))
         return is_recorded(batch, digests)
 
 
-def finish_segment(run: ApplyRun, session: Session, plan: SegmentPlan, *, last: bool) -> Progress:
+def finish_segment(run: ApplyRun, session: TargetSession, plan: SegmentPlan, *, last: bool) -> TargetProgress:
     """Move progress and checkpoint past `plan`, in the open transaction; `last` closes the window.
 
     `consistent` stays false below exit_ts, because rows up to exit_ts may be on the target already. It also stays false

@@ -13,8 +13,8 @@ from binlake.statements.batch import Phase
 from binlake.target.apply.position import read_exit_point
 from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
 from binlake.target.claim.progress import (
-    Ledger,
-    Progress,
+    TargetProgress,
+    WindowLedger,
     is_recorded,
     read_owner,
     read_progress,
@@ -25,13 +25,13 @@ from binlake.target.claim.progress import (
 )
 from binlake.target.claim.run import ApplyRun
 from binlake.target.segments import SegmentPlan, StatementSource
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.window.manifest import ApplyManifest
 
 _OTHER_SCHEMA = "set another target.checkpoint-schema for this replication, or run `binlake checkpoint adopt`"
 
 
-def is_window_applied(session: Session, schema: str, manifest: ApplyManifest) -> bool:
+def is_window_applied(session: TargetSession, schema: str, manifest: ApplyManifest) -> bool:
     """True when the checkpoint is at or past the window's hi and the window is closed (hazards R-01). Reads only.
 
     With a DDL at hi itself, the checkpoint reaches hi before the DDL's segment is applied: the window is still open.
@@ -50,7 +50,7 @@ def open_or_resume(run: ApplyRun) -> bool:
     """
     start, resumed = run.commit_ts, False
 
-    def open_window(session: Session) -> Progress:
+    def open_window(session: TargetSession) -> TargetProgress:
         nonlocal start, resumed
         progress, start, resumed = _open(run, session)
         return progress
@@ -66,7 +66,7 @@ def require_complete_ledger(run: ApplyRun, source: StatementSource, plans: Seque
 
     Raises CheckpointConflict: the target is a copy that lacks some transactions but has later ones.
     """
-    ledger = Ledger.of(run.schema, run.manifest)
+    ledger = WindowLedger.of(run.schema, run.manifest)
     for plan in plans[: run.progress.segment]:
         recorded = ledger.read_digests(run.session, plan.number)
         phases = (Phase.ORDERED,) if plan.ordered else plan.phases
@@ -80,7 +80,7 @@ def require_complete_ledger(run: ApplyRun, source: StatementSource, plans: Seque
             )
 
 
-def _open(run: ApplyRun, session: Session) -> tuple[Progress, int, bool]:
+def _open(run: ApplyRun, session: TargetSession) -> tuple[TargetProgress, int, bool]:
     """The window's progress, the checkpoint to continue from, and whether the window was open."""
     manifest = run.manifest
     require_owner(session, run.schema, manifest.cluster_id, manifest.replication, hint=_OTHER_SCHEMA)
@@ -97,17 +97,17 @@ def _open(run: ApplyRun, session: Session) -> tuple[Progress, int, bool]:
     return progress, current.commit_ts, resumed
 
 
-def _begin(run: ApplyRun, session: Session, checkpoint: Checkpoint | None) -> Progress:
+def _begin(run: ApplyRun, session: TargetSession, checkpoint: Checkpoint | None) -> TargetProgress:
     manifest = run.manifest
-    opened = Progress.of_window(manifest, read_exit_point(session, run.target, manifest.cluster_id, checkpoint))
-    Ledger.of(run.schema, manifest).prune(session)
+    opened = TargetProgress.of_window(manifest, read_exit_point(session, run.target, manifest.cluster_id, checkpoint))
+    WindowLedger.of(run.schema, manifest).prune(session)
     if read_owner(session, run.schema, manifest.cluster_id) is None:
         take_ownership(session, run.schema, manifest.cluster_id, manifest.replication, manifest.config_hash)
     write_progress(session, run.schema, opened)
     return opened
 
 
-def _require_same(progress: Progress, manifest: ApplyManifest) -> None:
+def _require_same(progress: TargetProgress, manifest: ApplyManifest) -> None:
     if not progress.is_for(manifest):
         raise CheckpointConflict(
             f"the window {progress.open_lo}-{progress.open_hi} is open on the target and must be finished first",

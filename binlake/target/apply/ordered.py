@@ -18,7 +18,7 @@ from binlake.target.apply.batches import BatchApplier, SegmentCounts, finish_seg
 from binlake.target.claim.run import ApplyRun
 from binlake.target.claim.writers import FencedWriter
 from binlake.target.segments import SegmentPlan, StatementSource
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 CHECKPOINT_S = 3.0
 """Minimum seconds between two moves of the checkpoint inside a segment, as in the drainer."""
@@ -76,7 +76,7 @@ class _Segment:
         if whole_ts <= self._run.commit_ts or time.monotonic() - self._moved_at < CHECKPOINT_S:
             return
 
-        def write_checkpoint(session: Session) -> int:
+        def write_checkpoint(session: TargetSession) -> int:
             checkpoint = self._run.lock_unmoved_checkpoint(session)
             version = self._plan.schema_version
             self._run.checkpoints.write(session, checkpoint.move_to(whole_ts, version, consistent=False))
@@ -87,7 +87,7 @@ class _Segment:
         self._moved_at = time.monotonic()
         self._run.claim.notify("checkpoint")
 
-    def _is_moved(self, session: Session, whole_ts: int) -> bool:
+    def _is_moved(self, session: TargetSession, whole_ts: int) -> bool:
         checkpoint = self._run.checkpoints.read(session)
         return checkpoint is not None and checkpoint.commit_ts == whole_ts
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from binlake import tso
-from binlake.config.model import Replication, Target
+from binlake.config.model import Replication, TargetSection
 from binlake.errors import CheckpointConflict, TargetRefused
 from binlake.statements.literal import quote_qualified_name
 from binlake.target.claim.aside import AsideTable, read_aside
 from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
-from binlake.target.claim.progress import Progress, read_open_progress
+from binlake.target.claim.progress import TargetProgress, read_open_progress
 from binlake.target.definitions.forms import Name
 from binlake.target.session.failures import MISSING, get_error_code
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.target.session.tables import has_tables
 
 Forms = Literal["safe", "plain"]
@@ -34,7 +34,7 @@ def read_checkpoint(replication: Replication, cluster_id: int) -> Checkpoint | N
     """
     if replication.target is None:
         return None
-    with closing(Session(replication.target)) as session:
+    with closing(TargetSession(replication.target)) as session:
         return CheckpointTable(replication.target.checkpoint_schema, cluster_id).read(session)
 
 
@@ -45,7 +45,7 @@ def read_checkpoint_ts(replication: Replication, cluster_id: int) -> int | None:
 
 
 @dataclass(frozen=True)
-class Position:
+class TargetPosition:
     """A target's position.
 
     `commit_ts`: its checkpoint, None before the first window; `opened`: the open window; `max_packet`: bytes that one
@@ -55,7 +55,7 @@ class Position:
     """
 
     commit_ts: int | None
-    opened: Progress | None
+    opened: TargetProgress | None
     max_packet: int
     forms: Forms = "safe"
     aside: frozenset[Name] = frozenset()
@@ -67,19 +67,19 @@ class Position:
         """(lo, hi) of the open window; it must be finished before any other (hazards R-16)."""
         return None if self.opened is None else self.opened.window
 
-    def compute_after_window(self, target: Target, hi: int) -> Position:
+    def compute_after_window(self, target: TargetSection, hi: int) -> TargetPosition:
         """The position of `target` after the next window, up to `hi`, is applied and nothing else has changed it."""
         exit_ts = max(self.exit_ts, hi)
         forms = choose_forms(target, Checkpoint(hi, consistent=True), exit_ts)
         return replace(self, commit_ts=hi, opened=None, forms=forms, exit_ts=exit_ts, is_recorded=True)
 
 
-def read_position(target: Target, replication: str, cluster_id: int) -> Position:
+def read_position(target: TargetSection, replication: str, cluster_id: int) -> TargetPosition:
     """The position of `target` for `replication`, in one read.
 
     Raises as `read_checkpoint`, and CheckpointConflict when another replication holds a window open there.
     """
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         stored = CheckpointTable(target.checkpoint_schema, cluster_id).read_stored(session)
         checkpoint = stored.require_unmoved(target.checkpoint_schema)
         opened = _open_progress(session, target, cluster_id, replication)
@@ -96,26 +96,28 @@ def read_position(target: Target, replication: str, cluster_id: int) -> Position
         )
     forms = choose_forms(target, checkpoint, exit_ts)
     commit_ts = checkpoint.commit_ts if checkpoint else None
-    return Position(commit_ts, opened, packet, forms, frozenset(aside), exit_ts, stored.recorded is not None)
+    return TargetPosition(commit_ts, opened, packet, forms, frozenset(aside), exit_ts, stored.recorded is not None)
 
 
 def read_tables_aside(replication: Replication, cluster_id: int) -> list[AsideTable]:
     """The tables that are set aside, by name. Raises as `read_checkpoint`."""
     if replication.target is None:
         return []
-    with closing(Session(replication.target)) as session:
+    with closing(TargetSession(replication.target)) as session:
         return list(read_aside(session, replication.target.checkpoint_schema, cluster_id).values())
 
 
-def read_open_window(replication: Replication, cluster_id: int) -> Progress | None:
+def read_open_window(replication: Replication, cluster_id: int) -> TargetProgress | None:
     """The window that was started but not finished on the target, or None. Raises as `read_checkpoint`."""
     if replication.target is None:
         return None
-    with closing(Session(replication.target)) as session:
+    with closing(TargetSession(replication.target)) as session:
         return _open_progress(session, replication.target, cluster_id, replication.name)
 
 
-def _open_progress(session: Session, target: Target, cluster_id: int, replication: str) -> Progress | None:
+def _open_progress(
+    session: TargetSession, target: TargetSection, cluster_id: int, replication: str
+) -> TargetProgress | None:
     try:
         return read_open_progress(session, target.checkpoint_schema, cluster_id, replication)
     except TargetRefused as error:
@@ -124,14 +126,16 @@ def _open_progress(session: Session, target: Target, cluster_id: int, replicatio
         raise
 
 
-def _exit_point(session: Session, target: Target, cluster_id: int, checkpoint: Checkpoint | None) -> int:
+def _exit_point(session: TargetSession, target: TargetSection, cluster_id: int, checkpoint: Checkpoint | None) -> int:
     # A drainer's target has the checkpoint table, but not Binlake's other tables.
     if has_tables(session, target.checkpoint_schema):
         return read_exit_point(session, target, cluster_id, checkpoint)
     return estimate_exit_point(target, checkpoint)
 
 
-def read_exit_point(session: Session, target: Target, cluster_id: int, checkpoint: Checkpoint | None) -> int:
+def read_exit_point(
+    session: TargetSession, target: TargetSection, cluster_id: int, checkpoint: Checkpoint | None
+) -> int:
     """The commit_ts up to which rows may be on the target while no window is open; 0 if nothing indicates rows.
 
     Windows that another replication abandoned count too. Raises as `estimate_exit_point`.
@@ -146,7 +150,7 @@ def read_exit_point(session: Session, target: Target, cluster_id: int, checkpoin
     return max(recorded, estimate_exit_point(target, checkpoint) if _is_passed(recorded, checkpoint) else 0)
 
 
-def estimate_exit_point(target: Target, checkpoint: Checkpoint | None) -> int:
+def estimate_exit_point(target: TargetSection, checkpoint: Checkpoint | None) -> int:
     """The exit point if none is recorded: safe-mode-duration-s of commit time after an unclean checkpoint, else 0.
 
     Raises CheckpointConflict when safe-mode is auto and that duration is 0 (S4-41).
@@ -163,7 +167,7 @@ def estimate_exit_point(target: Target, checkpoint: Checkpoint | None) -> int:
     return tso.compose(physical, tso.extract_logical(checkpoint.commit_ts))
 
 
-def choose_forms(target: Target, checkpoint: Checkpoint | None, exit_ts: int) -> Forms:
+def choose_forms(target: TargetSection, checkpoint: Checkpoint | None, exit_ts: int) -> Forms:
     """The form of the next window's writes. A window that starts below `exit_ts` is written in safe mode (S4-40)."""
     if target.safe_mode != "auto":
         return "plain" if target.safe_mode == "never" else "safe"

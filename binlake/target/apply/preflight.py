@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 from binlake.base.dialects import Dialect
-from binlake.config.model import Replication, Target, TargetTable
+from binlake.config.model import Replication, TargetSection, TargetTable
 from binlake.ddl.shapes import TableShape
 from binlake.ddl.targets import TargetTables
 from binlake.dialect import derive_bytewise_table, has_target_collation
@@ -22,7 +22,7 @@ from binlake.target.definitions.definitions import build_drift_error, expect_tab
 from binlake.target.definitions.forms import Name, TableForm, build_expected_form
 from binlake.target.definitions.shape import derive_shape, find_option, list_refusals
 from binlake.target.definitions.structure import StructureDifference, compare_structures
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 Verdict = Literal["alike", "preserve", "partial", "accepted", "coming", "refused", "missing"]
 
@@ -64,14 +64,14 @@ def list_tables(replication: Replication, target_tables: TargetTables) -> list[T
     return sorted(tables, key=lambda table: (table.db, table.name))
 
 
-def build_reports(target: Target, tables: list[TableDef], newest: Sequence[TableDef] = ()) -> list[TableReport]:
+def build_reports(target: TargetSection, tables: list[TableDef], newest: Sequence[TableDef] = ()) -> list[TableReport]:
     """As `run_preflight`, with a session of its own. Raises TargetUnavailable."""
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         return run_preflight(session, target, tables, newest)
 
 
 def run_preflight(
-    session: Session, target: Target, tables: Iterable[TableDef], newest: Iterable[TableDef] = ()
+    session: TargetSession, target: TargetSection, tables: Iterable[TableDef], newest: Iterable[TableDef] = ()
 ) -> list[TableReport]:
     """A report on each of `tables`: definitions of the source with the target's names; `newest`: as they are later.
 
@@ -98,7 +98,9 @@ def require_fit(reports: Sequence[TableReport], where: dict[str, object]) -> Non
         raise build_drift_error(found, where)
 
 
-def find_stopping_reports(target: Target, reports: Sequence[TableReport], aside: Collection[Name]) -> list[TableReport]:
+def find_stopping_reports(
+    target: TargetSection, reports: Sequence[TableReport], aside: Collection[Name]
+) -> list[TableReport]:
     """The `reports` that may stop a window: none of tables that are set `aside` or that finalize will set aside."""
     candidates = [report for report in reports if not is_aside(aside, (report.db, report.table))]
     if target.on_table_error == "stop":
@@ -107,7 +109,9 @@ def find_stopping_reports(target: Target, reports: Sequence[TableReport], aside:
     return [report for report in candidates if set(report.refusals) - set(report.differences)]
 
 
-def _report_table(target: Target, table: TableDef, actual: TableForm | None, later: Collection[str]) -> TableReport:
+def _report_table(
+    target: TargetSection, table: TableDef, actual: TableForm | None, later: Collection[str]
+) -> TableReport:
     form = build_expected_form(table, target.db_type)
     unequalled = find_missing_collations(table, target.db_type)
     if unequalled:
@@ -164,7 +168,7 @@ def _choose_verdict(shape: TableShape, refusals: Sequence[str], accepted: bool) 
     return "accepted" if accepted else "alike"
 
 
-def _list_mode_refusals(target: Target, shape: TableShape) -> list[str]:
+def _list_mode_refusals(target: TargetSection, shape: TableShape) -> list[str]:
     if shape.kept and target.mode == "ordered" and target.safe_mode == "always":
         return ["mode ordered with safe-mode = always would erase the values of the target's own columns"]
     return []
@@ -226,7 +230,7 @@ class _ForeignKey(NamedTuple):
     on_delete: str
 
 
-def _read_warnings(session: Session, databases: Iterable[str]) -> dict[Name, list[str]]:
+def _read_warnings(session: TargetSession, databases: Iterable[str]) -> dict[Name, list[str]]:
     warnings: dict[Name, list[str]] = {}
     for db in sorted(databases):
         for table, text in [*_read_trigger_warnings(session, db), *_read_cascade_warnings(session, db)]:
@@ -234,7 +238,7 @@ def _read_warnings(session: Session, databases: Iterable[str]) -> dict[Name, lis
     return warnings
 
 
-def _read_trigger_warnings(session: Session, db: str) -> Iterator[tuple[str, str]]:
+def _read_trigger_warnings(session: TargetSession, db: str) -> Iterator[tuple[str, str]]:
     """(table, text) of each trigger in `db`."""
     sql = (
         "SELECT TRIGGER_NAME, EVENT_OBJECT_TABLE, ACTION_TIMING, EVENT_MANIPULATION"
@@ -246,7 +250,7 @@ def _read_trigger_warnings(session: Session, db: str) -> Iterator[tuple[str, str
         yield trigger.table, text
 
 
-def _read_cascade_warnings(session: Session, db: str) -> Iterator[tuple[str, str]]:
+def _read_cascade_warnings(session: TargetSession, db: str) -> Iterator[tuple[str, str]]:
     """(table, text) of each foreign key on a table of `db` that cascades."""
     sql = (
         "SELECT CONSTRAINT_NAME, REFERENCED_TABLE_NAME, TABLE_NAME, UPDATE_RULE, DELETE_RULE"

@@ -19,7 +19,7 @@ from binlake.rows.schema import TableDef
 from binlake.statements.batch import StatementBatch
 from binlake.statements.literal import format_match, quote_name, quote_qualified_name
 from binlake.target.session.failures import MISSING, get_error_code
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 _SPOOLED_BYTES = 16 << 20
 _CHECKS_A_QUERY = 50
@@ -79,7 +79,7 @@ class PresenceChecks:
             yield group
 
 
-def require_present(session: Session, group: list[PresenceCheck]) -> None:
+def require_present(session: TargetSession, group: list[PresenceCheck]) -> None:
     """Run the checks in one round trip; each is a subquery that counts keys. Raises Drift."""
     (counts,) = session.fetch_rows("SELECT " + ", ".join(f"({check.sql})" for check in group))
     for check, present in zip(group, counts, strict=True):
@@ -94,7 +94,7 @@ def require_present(session: Session, group: list[PresenceCheck]) -> None:
             raise error
 
 
-def find_present_keys(session: Session, table: TableDef, keys: Sequence[Key]) -> list[int]:
+def find_present_keys(session: TargetSession, table: TableDef, keys: Sequence[Key]) -> list[int]:
     """The indexes of the `keys` that have a row in the target's `table`; empty if it or a key column does not exist.
 
     Raises TargetRefused, TargetUnavailable.
@@ -103,7 +103,7 @@ def find_present_keys(session: Session, table: TableDef, keys: Sequence[Key]) ->
     return [number for start in starts for number in _find_from(session, table, keys, start)]
 
 
-def _find_from(session: Session, table: TableDef, keys: Sequence[Key], start: int) -> Iterator[int]:
+def _find_from(session: TargetSession, table: TableDef, keys: Sequence[Key], start: int) -> Iterator[int]:
     name = quote_qualified_name(table.db, table.name)
     queries = (
         f"SELECT {number} FROM {name} WHERE {_format_condition(table, keys[number])}"

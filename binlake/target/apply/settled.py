@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, Transient
 from binlake.statements.batch import StatementBatch
 from binlake.statements.literal import quote_qualified_name
@@ -21,10 +21,10 @@ from binlake.target.claim.aside import AsideTable, is_settled, read_aside, remov
 from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
 from binlake.target.claim.claim import TargetClaim
 from binlake.target.claim.loopback import LoopbackMarks
-from binlake.target.claim.progress import AppliedAs, Ledger, read_open_progress, read_progress, require_owner
+from binlake.target.claim.progress import AppliedAs, WindowLedger, read_open_progress, read_progress, require_owner
 from binlake.target.definitions.forms import Name
 from binlake.target.segments import Hook
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.target.session.stopping import StopFlag
 from binlake.target.session.tables import create_tables
 
@@ -49,7 +49,7 @@ class SettledTarget:
 
     def __init__(
         self,
-        target: Target,
+        target: TargetSection,
         replication: str,
         cluster_id: int,
         *,
@@ -61,7 +61,7 @@ class SettledTarget:
         self._checkpoints = CheckpointTable(self._schema, cluster_id)
         self._marks = marks
         self._stop = StopFlag()
-        self._first = Session(target)
+        self._first = TargetSession(target)
         self._claim = TargetClaim(self._first, target, replication, stop=self._stop, hook=hook, marks=marks)
         self._opened = ExitStack()
 
@@ -81,7 +81,7 @@ class SettledTarget:
         self._opened.close()
 
     @property
-    def session(self) -> Session:
+    def session(self) -> TargetSession:
         """The connection that writes; a new one after a lost COMMIT."""
         return self._claim.session
 
@@ -115,14 +115,14 @@ class SettledTarget:
         Once no table is set aside, the target equals the source again and `consistent` is true. Raises as `apply`.
         """
 
-        def remove_table(session: Session) -> AsideTable:
+        def remove_table(session: TargetSession) -> AsideTable:
             checkpoint = self._lock_checkpoint_at(session, ts)
             remove_aside(session, self._schema, self._cluster_id, table)
             left = read_aside(session, self._schema, self._cluster_id)
             self._checkpoints.write(session, checkpoint.with_consistent(consistent=not left))
             return table
 
-        def is_stored(session: Session, gone: AsideTable) -> bool:
+        def is_stored(session: TargetSession, gone: AsideTable) -> bool:
             return gone.name not in read_aside(session, self._schema, self._cluster_id)
 
         self._claim.transact(remove_table, is_stored)
@@ -141,9 +141,9 @@ class SettledTarget:
         return done
 
     def _run_transaction(self, group: list[StatementBatch], ts: int, *, once: bool, consistent: bool) -> int:
-        ledger = Ledger(self._schema, self._replication, ts, ts)
+        ledger = WindowLedger(self._schema, self._replication, ts, ts)
 
-        def run_group(session: Session) -> _Recorded:
+        def run_group(session: TargetSession) -> _Recorded:
             checkpoint = self._lock_checkpoint_at(session, ts)
             if not consistent and self.read_aside_tables():
                 raise CheckpointConflict(
@@ -160,13 +160,13 @@ class SettledTarget:
                 self._checkpoints.write(session, checkpoint.with_consistent(consistent=False))
             return _Recorded(segment, newly=True)
 
-        def is_stored(session: Session, recorded: _Recorded) -> bool:
+        def is_stored(session: TargetSession, recorded: _Recorded) -> bool:
             return bool(ledger.read_digests(session, recorded.segment))
 
         recorded = self._claim.transact(run_group, is_stored)
         return sum(batch.rows for batch in group) if recorded.newly else 0
 
-    def _run_batches(self, session: Session, group: Sequence[StatementBatch]) -> None:
+    def _run_batches(self, session: TargetSession, group: Sequence[StatementBatch]) -> None:
         with PresenceChecks() as presence:
             for batch in group:
                 self._claim.check()
@@ -176,7 +176,7 @@ class SettledTarget:
             for checks in presence.group_checks(session.fetch_max_packet()):
                 require_present(session, checks)
 
-    def _lock_checkpoint_at(self, session: Session, ts: int) -> Checkpoint:
+    def _lock_checkpoint_at(self, session: TargetSession, ts: int) -> Checkpoint:
         checkpoint = self._checkpoints.read(session, lock=True)
         if checkpoint is None or checkpoint.commit_ts != ts:
             raise CheckpointConflict(
@@ -187,7 +187,7 @@ class SettledTarget:
             )
         return checkpoint
 
-    def _find_free_segment(self, session: Session, ts: int) -> int:
+    def _find_free_segment(self, session: TargetSession, ts: int) -> int:
         table = quote_qualified_name(self._schema, "binlake_ledger")
         sql = f"SELECT MAX(segment) FROM {table} WHERE task = %s AND lo = %s AND hi = %s"
         last = session.fetch_value(sql, (self._replication, ts, ts))

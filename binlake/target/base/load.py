@@ -11,25 +11,25 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from binlake.config.model import Replication, Target
+from binlake.config.model import Replication, TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
 from binlake.mysqlbinlog.dumpfolder import DumpFolder, read_dump_folder
 from binlake.mysqlbinlog.dumpposition import read_dump_position
 from binlake.rules import Rules
 from binlake.statements.literal import quote_qualified_name
 from binlake.target.apply.apply import apply_window
-from binlake.target.apply.position import Position, read_position
+from binlake.target.apply.position import TargetPosition, read_position
 from binlake.target.base.statements import DumpStatements
 from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.segments import ApplyResult, Hook
 from binlake.target.session.failures import MISSING, get_error_code
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.target.session.stopping import StopFlag
 from binlake.window.manifest import ApplyManifest
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseDump:
     """A dump in `folder`, taken at `commit_ts`."""
 
     folder: Path
@@ -64,7 +64,7 @@ class BaseTask:
         return cls(replication.name, cluster_id, replication.compute_data_hash(), rules, new, marks)
 
 
-def find_base(folder: Path, commit_ts: int | None = None) -> Base:
+def find_base(folder: Path, commit_ts: int | None = None) -> BaseDump:
     """The dump in `folder`. Give `commit_ts` if its metadata has none. Raises ConfigError."""
     try:
         place = read_dump_position(folder).commit_ts
@@ -86,11 +86,11 @@ def find_base(folder: Path, commit_ts: int | None = None) -> Base:
             where={"folder": folder},
             hint="give --base-ts: the commit_ts of the last transaction that the dump contains",
         )
-    return Base(folder, place)
+    return BaseDump(folder, place)
 
 
 def load_base(
-    target: Target, task: BaseTask, base: Base, *, hook: Hook | None = None, stop: StopFlag | None = None
+    target: TargetSection, task: BaseTask, base: BaseDump, *, hook: Hook | None = None, stop: StopFlag | None = None
 ) -> ApplyResult:
     """Load the dump into `target` and set the checkpoint of `task` to the dump's commit_ts.
 
@@ -118,11 +118,13 @@ def load_base(
         raise
 
 
-def _is_loaded(position: Position, base: Base) -> bool:
+def _is_loaded(position: TargetPosition, base: BaseDump) -> bool:
     return position.window is None and position.commit_ts is not None and position.commit_ts >= base.commit_ts
 
 
-def _require_empty_target(position: Position, base: Base, target: Target, statements: DumpStatements) -> None:
+def _require_empty_target(
+    position: TargetPosition, base: BaseDump, target: TargetSection, statements: DumpStatements
+) -> None:
     """Require a target with no row of the dump, or with this load in progress. Raises CheckpointConflict."""
     opened = position.window
     if opened == (0, base.commit_ts):
@@ -133,7 +135,7 @@ def _require_empty_target(position: Position, base: Base, target: Target, statem
             where={"commit_ts": position.commit_ts, "dump": base.commit_ts, "folder": base.folder},
             hint="restore without --base, from its checkpoint on; or use an empty target",
         )
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         filled = [".".join(name) for name in statements.list_target_names() if _has_rows(session, *name)]
     if filled:
         raise CheckpointConflict(
@@ -143,7 +145,7 @@ def _require_empty_target(position: Position, base: Base, target: Target, statem
         )
 
 
-def _has_rows(session: Session, db: str, table: str) -> bool:
+def _has_rows(session: TargetSession, db: str, table: str) -> bool:
     try:
         return session.fetch_value(f"SELECT 1 FROM {quote_qualified_name(db, table)} LIMIT 1") is not None
     except TargetRefused as error:

@@ -15,10 +15,10 @@ from binlake.rows.schema.names import fold_pair
 from binlake.statements.batch import StatementBatch, parse_statement_table
 from binlake.statements.literal import quote_qualified_name
 from binlake.target.claim.checkpointrow import Checkpoint
-from binlake.target.claim.progress import Progress
+from binlake.target.claim.progress import TargetProgress
 from binlake.target.definitions.forms import Name
 from binlake.target.session.failures import MISSING, get_error_code
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 _REASON = 4000
 """How many characters of a reason are stored."""
@@ -66,7 +66,7 @@ def is_aside(aside: Collection[Name], name: Name) -> bool:
     return fold_pair(name) in aside
 
 
-def read_aside(session: Session, schema: str, cluster_id: int) -> dict[Name, AsideTable]:
+def read_aside(session: TargetSession, schema: str, cluster_id: int) -> dict[Name, AsideTable]:
     """The tables set aside for `cluster_id` (0: for any), by name; empty if the target has no table for them."""
     where, arguments = (" WHERE clusterID = %s", (cluster_id,)) if cluster_id else ("", ())
     table = quote_qualified_name(schema, "binlake_aside")
@@ -80,7 +80,9 @@ def read_aside(session: Session, schema: str, cluster_id: int) -> dict[Name, Asi
     return {table.name: table for table in tables}
 
 
-def write_aside(session: Session, schema: str, cluster_id: int, replication: str, tables: Iterable[AsideTable]) -> None:
+def write_aside(
+    session: TargetSession, schema: str, cluster_id: int, replication: str, tables: Iterable[AsideTable]
+) -> None:
     """Record `tables` in the open transaction; the caller has proved the fence and sets `consistent=false`.
 
     A table that is set aside already keeps its row, because its gap begins where it was first set aside.
@@ -93,7 +95,7 @@ def write_aside(session: Session, schema: str, cluster_id: int, replication: str
         )
 
 
-def remove_aside(session: Session, schema: str, cluster_id: int, table: AsideTable) -> None:
+def remove_aside(session: TargetSession, schema: str, cluster_id: int, table: AsideTable) -> None:
     """Delete the table's row, in the open transaction."""
     session.write(
         f"DELETE FROM {quote_qualified_name(schema, 'binlake_aside')} WHERE clusterID = %s AND db = %s AND tbl = %s",
@@ -101,7 +103,7 @@ def remove_aside(session: Session, schema: str, cluster_id: int, table: AsideTab
     )
 
 
-def is_settled(checkpoint: Checkpoint, progress: Progress | None, aside: Collection[Name]) -> bool:
+def is_settled(checkpoint: Checkpoint, progress: TargetProgress | None, aside: Collection[Name]) -> bool:
     """True when the target equals the source at the checkpoint, except for the tables that are set aside.
 
     `progress`: that of the window last opened by the writer of this checkpoint.

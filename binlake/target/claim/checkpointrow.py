@@ -18,7 +18,7 @@ from binlake import tso
 from binlake.errors import CheckpointConflict, CheckpointMoved, TargetRefused
 from binlake.statements.literal import quote_qualified_name
 from binlake.target.session.failures import MISSING, get_error_code
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class CheckpointTable:
         self._record = quote_qualified_name(schema, "binlake_position")
         self._cluster_id = cluster_id
 
-    def read(self, session: Session, *, lock: bool = False) -> Checkpoint | None:
+    def read(self, session: TargetSession, *, lock: bool = False) -> Checkpoint | None:
         """The cluster's checkpoint, or None when the table or the row is missing. Cluster 0 reads the only row.
 
         Raises CheckpointConflict for an unreadable row, or several rows for cluster 0; CheckpointMoved when the row is
@@ -121,7 +121,7 @@ class CheckpointTable:
         """
         return self.read_stored(session, lock=lock).require_unmoved(self._schema)
 
-    def read_stored(self, session: Session, *, lock: bool = False) -> StoredCheckpoint:
+    def read_stored(self, session: TargetSession, *, lock: bool = False) -> StoredCheckpoint:
         """As `read`, but the row is returned even if it was moved."""
         rows, recorded = self._read_locked(session) if lock else self._read_together(session)
         if len(rows) > 1:
@@ -129,7 +129,7 @@ class CheckpointTable:
         checkpoint = Checkpoint.from_json(rows[0]) if rows else None
         return StoredCheckpoint(self._cluster_id, checkpoint, recorded[0] if len(recorded) == 1 else None)
 
-    def write(self, session: Session, checkpoint: Checkpoint) -> None:
+    def write(self, session: TargetSession, checkpoint: Checkpoint) -> None:
         """Write the row, as the original does, and beside it what was written."""
         self._write_record(session, checkpoint.commit_ts)
         session.write(
@@ -137,7 +137,7 @@ class CheckpointTable:
             (self._cluster_id, checkpoint.to_json()),
         )
 
-    def accept(self, session: Session) -> None:
+    def accept(self, session: TargetSession) -> None:
         """From now on believe the row as it is; without a row, the target starts anew."""
         checkpoint = self.read_stored(session, lock=True).checkpoint
         if checkpoint is not None:
@@ -145,7 +145,7 @@ class CheckpointTable:
         else:
             session.write(f"DELETE FROM {self._record} WHERE clusterID = %s", (self._cluster_id,))
 
-    def _write_record(self, session: Session, commit_ts: int) -> None:
+    def _write_record(self, session: TargetSession, commit_ts: int) -> None:
         session.write(
             f"REPLACE INTO {self._record} (clusterID, commitTS) VALUES (%s, %s)", (self._cluster_id, commit_ts)
         )
@@ -154,7 +154,7 @@ class CheckpointTable:
     def _condition(self) -> str:
         return f" WHERE clusterID = {self._cluster_id}" if self._cluster_id else ""
 
-    def _read_together(self, session: Session) -> tuple[list[str], list[int]]:
+    def _read_together(self, session: TargetSession) -> tuple[list[str], list[int]]:
         """The rows of both tables in one statement, hence of one moment: another process may write them meanwhile."""
         sql = f"SELECT checkPoint, NULL FROM {self._name}{self._condition}"
         try:
@@ -165,13 +165,13 @@ class CheckpointTable:
             return self._read_column(session, f"SELECT checkPoint FROM {self._name}{self._condition}"), []
         return [row[0] for row in both if row[1] is None], [int(row[1]) for row in both if row[1] is not None]
 
-    def _read_locked(self, session: Session) -> tuple[list[str], list[int]]:
+    def _read_locked(self, session: TargetSession) -> tuple[list[str], list[int]]:
         rows = self._read_column(session, f"SELECT checkPoint FROM {self._name}{self._condition} FOR UPDATE")
         recorded = self._read_column(session, f"SELECT commitTS FROM {self._record}{self._condition} FOR UPDATE")
         return rows, [int(commit_ts) for commit_ts in recorded]
 
     @staticmethod
-    def _read_column(session: Session, sql: str) -> list[Any]:
+    def _read_column(session: TargetSession, sql: str) -> list[Any]:
         """The values of `sql`; none if its table is missing."""
         try:
             return session.fetch_column(sql)

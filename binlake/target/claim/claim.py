@@ -19,13 +19,13 @@ from typing import TypeVar
 
 import structlog
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import BinlakeError, Fenced, TargetUnavailable
 from binlake.target.claim.fence import Fence, take_fence
 from binlake.target.claim.loopback import LoopbackMarks
-from binlake.target.claim.writers import ConfirmedTransactions, FencedWriter, SharedByWriters, Workers
+from binlake.target.claim.writers import ConfirmedTransactions, FencedWriter, SharedByWriters, TargetWriters
 from binlake.target.segments import Hook
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.target.session.stopping import StopFlag
 
 log = structlog.get_logger()
@@ -45,8 +45,8 @@ class TargetClaim:
 
     def __init__(
         self,
-        session: Session,
-        target: Target,
+        session: TargetSession,
+        target: TargetSection,
         replication: str,
         *,
         stop: StopFlag | None = None,
@@ -55,7 +55,7 @@ class TargetClaim:
     ) -> None:
         self.target = target
         self.replication = replication
-        self.workers = Workers(target.worker_count, self._connect)
+        self.workers = TargetWriters(target.worker_count, self._connect)
         self._first = session
         self._stop = stop
         self._hook = hook
@@ -83,11 +83,11 @@ class TargetClaim:
             self.session.close()
 
     @property
-    def session(self) -> Session:
+    def session(self) -> TargetSession:
         """The connection of `writer`; a new one after a lost COMMIT."""
         return self.writer.session
 
-    def transact(self, body: Callable[[Session], T], is_stored: Callable[[Session, T], bool]) -> T:
+    def transact(self, body: Callable[[TargetSession], T], is_stored: Callable[[TargetSession, T], bool]) -> T:
         """Call `FencedWriter.transact` on the connection that moves the checkpoint."""
         return self.writer.transact(body, is_stored)
 
@@ -111,13 +111,13 @@ class TargetClaim:
         return [self.session.connection_id, *self.workers.list_connections()]
 
     def _connect(self, worker: int) -> FencedWriter:
-        session, fence = Session(self.target), self.writer.fence.with_worker(worker)
+        session, fence = TargetSession(self.target), self.writer.fence.with_worker(worker)
         self._shared.confirmed.require_all(session, fence)
         fence.require_current(session)
         fence.register(session)
         return FencedWriter(session, fence, self._shared)
 
-    def _release(self, fence: Fence, session: Session) -> None:
+    def _release(self, fence: Fence, session: TargetSession) -> None:
         try:
             session.rollback()
             fence.release(session)
@@ -128,7 +128,9 @@ class TargetClaim:
 
 
 @contextmanager
-def open_claimed_transaction(session: Session, target: Target, replications: Sequence[str]) -> Iterator[None]:
+def open_claimed_transaction(
+    session: TargetSession, target: TargetSection, replications: Sequence[str]
+) -> Iterator[None]:
     """One transaction on `session` under the claims of all `replications`. It is not retried: for commands."""
     with ExitStack() as claims:
         fences = [
@@ -149,7 +151,7 @@ class LeaseKeeper:
     other writers.
     """
 
-    def __init__(self, target: Target, fence: Fence) -> None:
+    def __init__(self, target: TargetSection, fence: Fence) -> None:
         self._target = target
         self._fence = fence
         self._ended = threading.Event()
@@ -180,10 +182,10 @@ class LeaseKeeper:
         return self.lost.is_set() or self.forgotten.is_set()
 
     def _run(self) -> None:
-        session: Session | None = None
+        session: TargetSession | None = None
         while not self._ended.wait(self._fence.lease_s / 3) and not self._is_lease_lost():
             try:
-                session = session or Session(self._target)
+                session = session or TargetSession(self._target)
                 if not self._fence.renew(session):
                     (self.forgotten if self._fence.is_forgotten(session) else self.lost).set()
             except BinlakeError as error:

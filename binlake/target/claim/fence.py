@@ -19,11 +19,11 @@ from typing import NamedTuple
 import structlog
 
 from binlake.base.processes import start_of
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import Fenced, LeaseHeld, TargetRefused
 from binlake.statements.literal import quote_qualified_name
 from binlake.target.session.failures import MISSING, get_error_code
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 log = structlog.get_logger()
 
@@ -93,7 +93,7 @@ class Fence:
         """The same right for another connection. Each connection locks its own row; a take-over waits for all rows."""
         return replace(self, worker=worker)
 
-    def prove(self, session: Session) -> int:
+    def prove(self, session: TargetSession) -> int:
         """Run the first statement of a transaction; return the connection's number of transactions including this one.
 
         Call it only after `register`: a take-over waits for the lock and must be able to find its holder. Raises Fenced
@@ -105,7 +105,7 @@ class Fence:
             raise self._fenced()
         return session.get_last_insert_id()
 
-    def require_current(self, session: Session) -> None:
+    def require_current(self, session: TargetSession) -> None:
         """Wait for a take-over in progress. Runs outside a transaction, so it leaves no lock. Raises Fenced."""
         table = quote_qualified_name(self.schema, "binlake_fence")
         sql = f"SELECT epoch FROM {table} WHERE task = %s AND worker = %s FOR UPDATE"
@@ -119,7 +119,7 @@ class Fence:
             hint="nothing is lost: the newer run continues from the checkpoint",
         )
 
-    def register(self, session: Session) -> None:
+    def register(self, session: TargetSession) -> None:
         """Lock the connection's name for `session`, so that a take-over can find and end it.
 
         An older session with this name is ended first; raises LeaseHeld if it does not end. Only the holder may call
@@ -131,7 +131,7 @@ class Fence:
             if session.fetch_value("SELECT GET_LOCK(%s, %s)", (name, _KILL_WAIT_S)) != 1:
                 raise LeaseHeld("another session took the holder's name", where={"task": self.replication})
 
-    def renew(self, session: Session) -> bool:
+    def renew(self, session: TargetSession) -> bool:
         """Extend the lease by `lease_s` in a separate transaction. False: another process has it."""
         table = quote_qualified_name(self.schema, "binlake_lease")
         until = f"UTC_TIMESTAMP(6) + INTERVAL {self.lease_s} SECOND"
@@ -142,13 +142,13 @@ class Fence:
         session.commit_repeatable()
         return renewed == 1
 
-    def is_forgotten(self, session: Session) -> bool:
+    def is_forgotten(self, session: TargetSession) -> bool:
         """True when the server does not know this claim, because it is an older copy of the server that granted it."""
         table = quote_qualified_name(self.schema, "binlake_lease")
         epoch = session.fetch_value(f"SELECT epoch FROM {table} WHERE task = %s", (self.replication,))
         return epoch is None or int(epoch) < self.epoch
 
-    def release(self, session: Session) -> None:
+    def release(self, session: TargetSession) -> None:
         """Release the lease so that another process can claim at once. The epoch stays; the next claim raises it."""
         self.abandon()
         table = quote_qualified_name(self.schema, "binlake_lease")
@@ -162,7 +162,7 @@ class Fence:
         _claimed_here.discard(format_lock_name(self.schema, self.replication))
 
 
-def take_fence(session: Session, target: Target, replication: str) -> Fence:
+def take_fence(session: TargetSession, target: TargetSection, replication: str) -> Fence:
     """Take the lease and the next epoch, and commit. Waits until the old holder's transactions have ended.
 
     Raises LeaseHeld while the holder is alive: a running process on this host, or a process elsewhere whose lease has
@@ -188,7 +188,7 @@ def take_fence(session: Session, target: Target, replication: str) -> Fence:
     return fence
 
 
-def describe_holder(target: Target, replication: str) -> str:
+def describe_holder(target: TargetSection, replication: str) -> str:
     """The live holder of the lease of `replication` and the lease's end; empty if there is none.
 
     Raises TargetUnavailable, TargetRefused.
@@ -198,7 +198,7 @@ def describe_holder(target: Target, replication: str) -> str:
     """
     table = quote_qualified_name(target.checkpoint_schema, "binlake_lease")
     sql = f"SELECT {_LEASE_COLUMNS} FROM {table} WHERE task = %s AND lease_until > UTC_TIMESTAMP(6)"
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         try:
             leases = session.fetch_records(_Lease, sql, (replication,))
         except TargetRefused as error:
@@ -212,7 +212,7 @@ def describe_holder(target: Target, replication: str) -> str:
     return ""
 
 
-def _require_free(session: Session, schema: str, replication: str) -> None:
+def _require_free(session: TargetSession, schema: str, replication: str) -> None:
     """Lock the lease. Rolls back and raises LeaseHeld while its holder is alive."""
     sql = f"SELECT {_LEASE_COLUMNS} FROM {quote_qualified_name(schema, 'binlake_lease')} WHERE task = %s FOR UPDATE"
     (lease,) = session.fetch_records(_Lease, sql, (replication,))
@@ -232,7 +232,7 @@ def _has_holder_ended(holder: str, name: str) -> bool:
     return name not in _claimed_here if process == LeaseHolder.from_this_process() else process.is_dead()
 
 
-def _raise_epoch(session: Session, schema: str, replication: str, workers: int) -> int:
+def _raise_epoch(session: TargetSession, schema: str, replication: str, workers: int) -> int:
     """Write the next epoch to the rows of all old connections of `replication` and of `workers` new ones."""
     fence = quote_qualified_name(schema, "binlake_fence")
     session.write(f"INSERT INTO {fence} VALUES (%s, 0, 1, 0) ON DUPLICATE KEY UPDATE epoch = epoch + 1", (replication,))
@@ -244,7 +244,7 @@ def _raise_epoch(session: Session, schema: str, replication: str, workers: int) 
     return epoch
 
 
-def _end_sessions(session: Session, replication: str, names: list[str]) -> None:
+def _end_sessions(session: TargetSession, replication: str, names: list[str]) -> None:
     """Kill the sessions that lock `names`, even inside a transaction or DDL, and wait until they have ended."""
     until = time.monotonic() + _KILL_WAIT_S
     killed: set[int] = set()
@@ -263,7 +263,7 @@ def _end_sessions(session: Session, replication: str, names: list[str]) -> None:
         time.sleep(0.05)
 
 
-def _list_lock_names(session: Session, schema: str, replication: str) -> list[str]:
+def _list_lock_names(session: TargetSession, schema: str, replication: str) -> list[str]:
     """The user locks that connections of `replication` may hold, from the fence's rows (read without waiting)."""
     workers = session.fetch_column(
         f"SELECT worker FROM {quote_qualified_name(schema, 'binlake_fence')} WHERE task = %s", (replication,)
@@ -271,7 +271,7 @@ def _list_lock_names(session: Session, schema: str, replication: str) -> list[st
     return [format_lock_name(schema, replication, int(worker)) for worker in workers]
 
 
-def _find_locking_sessions(session: Session, names: list[str]) -> set[int]:
+def _find_locking_sessions(session: TargetSession, names: list[str]) -> set[int]:
     if not names:
         return set()
     (holders,) = session.fetch_rows(f"SELECT {', '.join(['IS_USED_LOCK(%s)'] * len(names))}", names)

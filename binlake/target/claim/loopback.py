@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from binlake.base import sqlfiles
-from binlake.base.sections.rules import Loopback
+from binlake.base.sections.rules import LoopbackSection
 from binlake.statements.literal import quote_name, quote_qualified_name
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.target.session.tables import require_transactions
 
 
@@ -15,15 +15,15 @@ from binlake.target.session.tables import require_transactions
 class LoopbackMarks:
     """The mark table of a channel; `info` names the writer for people (at most 64 characters)."""
 
-    config: Loopback
+    config: LoopbackSection
     info: str
 
     @classmethod
-    def of(cls, config: Loopback, replication: str) -> LoopbackMarks | None:
+    def of(cls, config: LoopbackSection, replication: str) -> LoopbackMarks | None:
         """The marks of a replication; None without loopback control."""
         return cls(config, replication) if config.loopback_control else None
 
-    def create_table(self, session: Session) -> None:
+    def create_table(self, session: TargetSession) -> None:
         """Create the mark table if it is missing. Raises TargetRefused."""
         names = (self.config.mark_schema, self.config.mark_table)
         sought = "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
@@ -33,7 +33,7 @@ class LoopbackMarks:
         # A transaction that rolls back must leave no mark.
         require_transactions(session, self.config.mark_schema, [self.config.mark_table])
 
-    def mark(self, session: Session, worker: int = 0) -> None:
+    def mark(self, session: TargetSession, worker: int = 0) -> None:
         """Mark the open transaction; each connection has its own row. Raises TargetRefused, TargetBusy."""
         session.write(
             f"INSERT INTO {self._table} (id, channel_id, val, channel_info) VALUES (%s, %s, 1, %s)"

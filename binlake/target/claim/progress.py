@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from binlake.errors import CheckpointConflict, CheckpointMoved
 from binlake.statements.batch import StatementBatch
 from binlake.statements.literal import quote_qualified_name
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.window.manifest import ApplyManifest
 
 DdlState = Literal["", "intent", "done"]
@@ -40,7 +40,7 @@ _LEDGER_ROWS_A_STATEMENT = 500
 
 
 @dataclass(frozen=True)
-class Progress:
+class TargetProgress:
     """A row of `binlake_progress`. `open_lo` None: no window is open. `segment`: the next segment to apply.
 
     `ddl_state` of that segment: '' (not begun), 'intent' (may have been executed) or 'done'. `ddl_before`: digest of
@@ -61,7 +61,7 @@ class Progress:
     ddl_expected: str | None = None
 
     @classmethod
-    def of_window(cls, manifest: ApplyManifest, exit_ts: int = 0) -> Progress:
+    def of_window(cls, manifest: ApplyManifest, exit_ts: int = 0) -> TargetProgress:
         """The window of `manifest` before its first segment. `exit_ts` of the previous row never decreases."""
         return cls(
             manifest.replication,
@@ -91,25 +91,25 @@ class Progress:
         """True when the open window is exactly that of `manifest`."""
         return (self.open_lo, self.open_hi, self.manifest) == (manifest.lo, manifest.hi, manifest.compute_digest())
 
-    def with_segment_applied(self) -> Progress:
+    def with_segment_applied(self) -> TargetProgress:
         """The progress after the segment is complete."""
         return replace(self._without_ddl(), segment=self.segment + 1)
 
-    def with_window_closed(self) -> Progress:
+    def with_window_closed(self) -> TargetProgress:
         """The progress after the window is complete."""
         return replace(self._without_ddl(), open_lo=None, open_hi=None, manifest=None, segment=0)
 
-    def with_intent(self, commit_ts: int, sql: str, before: str, expected: str) -> Progress:
+    def with_intent(self, commit_ts: int, sql: str, before: str, expected: str) -> TargetProgress:
         """The progress before the segment's DDL is executed."""
         return replace(
             self, ddl_state="intent", ddl_commit_ts=commit_ts, ddl_sql=sql, ddl_before=before, ddl_expected=expected
         )
 
-    def with_ddl_done(self) -> Progress:
+    def with_ddl_done(self) -> TargetProgress:
         """The progress after the segment's DDL was executed."""
         return replace(self, ddl_state="done")
 
-    def _without_ddl(self) -> Progress:
+    def _without_ddl(self) -> TargetProgress:
         return replace(self, ddl_state="", ddl_commit_ts=None, ddl_sql=None, ddl_before=None, ddl_expected=None)
 
 
@@ -123,21 +123,23 @@ class _Written(NamedTuple):
         return f"{self.progress}, exit_ts {self.exit_ts}"
 
 
-def read_progress(session: Session, schema: str, replication: str) -> Progress | None:
+def read_progress(session: TargetSession, schema: str, replication: str) -> TargetProgress | None:
     """The row of `replication`; None when it never opened a window here."""
-    rows = session.fetch_records(Progress, f"{_select_progress(schema)} WHERE task = %s", (replication,))
+    rows = session.fetch_records(TargetProgress, f"{_select_progress(schema)} WHERE task = %s", (replication,))
     return rows[0] if rows else None
 
 
-def read_open_progress(session: Session, schema: str, cluster_id: int, replication: str = "") -> Progress | None:
+def read_open_progress(
+    session: TargetSession, schema: str, cluster_id: int, replication: str = ""
+) -> TargetProgress | None:
     """The row of an open window of `cluster_id` (0: of any cluster), preferring that of `replication`, or None."""
     condition, arguments = (" AND clusterID = %s", (cluster_id, replication)) if cluster_id else ("", (replication,))
     sql = f"{_select_progress(schema)} WHERE open_lo IS NOT NULL{condition} ORDER BY task = %s DESC LIMIT 1"
-    rows = session.fetch_records(Progress, sql, arguments)
+    rows = session.fetch_records(TargetProgress, sql, arguments)
     return rows[0] if rows else None
 
 
-def write_progress(session: Session, schema: str, progress: Progress) -> None:
+def write_progress(session: TargetSession, schema: str, progress: TargetProgress) -> None:
     """REPLACE the row. The caller's transaction must have proved the fence."""
     table, places = quote_qualified_name(schema, "binlake_progress"), ", ".join(["%s"] * len(_PROGRESS_COLUMNS))
     session.write(
@@ -151,7 +153,9 @@ def write_progress(session: Session, schema: str, progress: Progress) -> None:
     )
 
 
-def require_own_progress(session: Session, schema: str, cluster_id: int, replication: str) -> Progress | None:
+def require_own_progress(
+    session: TargetSession, schema: str, cluster_id: int, replication: str
+) -> TargetProgress | None:
     """The row of `replication`. Raises CheckpointMoved when it is not as Binlake wrote it last.
 
     The part about a DDL is not compared: an operator may set `ddl_state`. A greater exit_ts only makes writes safer.
@@ -176,7 +180,7 @@ def require_own_progress(session: Session, schema: str, cluster_id: int, replica
     return progress
 
 
-def forget_written_progress(session: Session, schema: str, cluster_id: int) -> None:
+def forget_written_progress(session: TargetSession, schema: str, cluster_id: int) -> None:
     """From now on believe the row of `binlake_progress` as it is, or that it is missing."""
     session.write(f"DELETE FROM {quote_qualified_name(schema, 'binlake_opened')} WHERE clusterID = %s", (cluster_id,))
 
@@ -185,7 +189,7 @@ def _select_progress(schema: str) -> str:
     return f"SELECT {', '.join(_PROGRESS_COLUMNS)} FROM {quote_qualified_name(schema, 'binlake_progress')}"
 
 
-def read_owner(session: Session, schema: str, cluster_id: int) -> str | None:
+def read_owner(session: TargetSession, schema: str, cluster_id: int) -> str | None:
     """The replication that writes the checkpoint row of `cluster_id`; None when no replication of Binlake does."""
     sql = f"SELECT task FROM {quote_qualified_name(schema, 'binlake_owner')} WHERE clusterID = %s"
     owner: str | None = session.fetch_value(sql, (cluster_id,))
@@ -193,7 +197,7 @@ def read_owner(session: Session, schema: str, cluster_id: int) -> str | None:
 
 
 def require_owner(
-    session: Session, schema: str, cluster_id: int, replication: str, hint: str = "run it for that replication"
+    session: TargetSession, schema: str, cluster_id: int, replication: str, hint: str = "run it for that replication"
 ) -> None:
     """Raises CheckpointConflict when the checkpoint row belongs to another replication than `replication`."""
     owner = read_owner(session, schema, cluster_id)
@@ -205,7 +209,7 @@ def require_owner(
         )
 
 
-def take_ownership(session: Session, schema: str, cluster_id: int, replication: str, config_hash: str) -> None:
+def take_ownership(session: TargetSession, schema: str, cluster_id: int, replication: str, config_hash: str) -> None:
     """Write the owner of the checkpoint row."""
     table = quote_qualified_name(schema, "binlake_owner")
     session.write(
@@ -228,7 +232,7 @@ class _LedgerRow(NamedTuple):
     digest: str
 
 
-class Ledger:
+class WindowLedger:
     """The ledger of the window (lo, hi] of `replication`: `write` stores rows, `add` collects them for `flush`."""
 
     def __init__(self, schema: str, replication: str, lo: int, hi: int) -> None:
@@ -237,12 +241,12 @@ class Ledger:
         self._pending: list[tuple[StatementBatch, AppliedAs]] = []
 
     @classmethod
-    def of(cls, schema: str, manifest: ApplyManifest) -> Ledger:
+    def of(cls, schema: str, manifest: ApplyManifest) -> WindowLedger:
         """The ledger of the manifest's window."""
         return cls(schema, manifest.replication, manifest.lo, manifest.hi)
 
     def read_digests(
-        self, session: Session, segment: int, only: tuple[int, int] | None = None
+        self, session: TargetSession, segment: int, only: tuple[int, int] | None = None
     ) -> dict[tuple[int, int], str]:
         """(phase, batch) -> digest of the segment's recorded row batches, or of the batch `only`."""
         sql = (
@@ -253,19 +257,19 @@ class Ledger:
         rows = session.fetch_records(_LedgerRow, sql, (*self._key, segment, *(only or ())))
         return {(row.phase, row.batch): row.digest for row in rows}
 
-    def add(self, session: Session, batch: StatementBatch, applied_as: AppliedAs) -> None:
+    def add(self, session: TargetSession, batch: StatementBatch, applied_as: AppliedAs) -> None:
         """Collect the row of a batch that was executed or skipped in the open transaction."""
         self._pending.append((batch, applied_as))
         if len(self._pending) >= _LEDGER_ROWS_A_STATEMENT:
             self.flush(session)
 
-    def flush(self, session: Session) -> None:
+    def flush(self, session: TargetSession) -> None:
         """Write the collected rows, in the same transaction, with few statements."""
         if self._pending:
             self.write(session, self._pending)
             self._pending.clear()
 
-    def write(self, session: Session, batches: Sequence[tuple[StatementBatch, AppliedAs]]) -> None:
+    def write(self, session: TargetSession, batches: Sequence[tuple[StatementBatch, AppliedAs]]) -> None:
         """Write the rows of `batches`, which were executed or skipped in the open transaction."""
         values = ", ".join(["(%s, %s, %s, %s, %s, %s, %s, %s, %s)"] * len(batches))
         arguments = [
@@ -279,7 +283,7 @@ class Ledger:
             arguments,
         )
 
-    def prune(self, session: Session) -> None:
+    def prune(self, session: TargetSession) -> None:
         """Delete the rows of all windows except the one that ended at our lo.
 
         Called for a window that is opened, not resumed. It starts at the checkpoint, so nothing above lo is downstream,

@@ -15,16 +15,16 @@ from binlake.rows.schema.names import fold_pair
 from binlake.target.claim.aside import AsideTable, is_aside, read_aside, write_aside
 from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
 from binlake.target.claim.claim import TargetClaim
-from binlake.target.claim.progress import Progress, read_progress
+from binlake.target.claim.progress import TargetProgress, read_progress
 from binlake.target.definitions.forms import Name
 from binlake.target.segments import SegmentPlan
 from binlake.target.session.failures import is_server_wide
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.window.manifest import ApplyManifest
 
 log = structlog.get_logger()
 
-Body = Callable[[Session], Progress]
+Body = Callable[[TargetSession], TargetProgress]
 """Writes inside an open, proven transaction; returns the progress that it stored."""
 
 
@@ -45,21 +45,21 @@ class ApplyRun:
         # Under the claim no other process sets tables aside or brings them back.
         self.aside = read_aside(claim.session, self.schema, manifest.cluster_id)
         self.newly_aside: list[AsideTable] = []
-        self._progress: Progress | None = None
+        self._progress: TargetProgress | None = None
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> TargetProgress:
         """The stored progress. Raises CheckpointConflict before the window is open."""
         if self._progress is None:
             raise CheckpointConflict("no window is open", where={"window": self.manifest.window})
         return self._progress
 
     @property
-    def session(self) -> Session:
+    def session(self) -> TargetSession:
         """The connection that moves the checkpoint; a new one after a lost COMMIT."""
         return self.claim.session
 
-    def transact(self, body: Body) -> Progress:
+    def transact(self, body: Body) -> TargetProgress:
         """Run `body` in one transaction under the fence until it is known to be stored.
 
         Raises what `body` raises, TargetBusy after TRIES, TargetUnavailable when the server does not come back.
@@ -67,11 +67,11 @@ class ApplyRun:
         self._progress = self.claim.transact(body, self._is_stored)
         return self._progress
 
-    def lock_checkpoint(self, session: Session) -> Checkpoint | None:
+    def lock_checkpoint(self, session: TargetSession) -> Checkpoint | None:
         """The checkpoint row, locked until the transaction ends."""
         return self.checkpoints.read(session, lock=True)
 
-    def lock_unmoved_checkpoint(self, session: Session) -> Checkpoint:
+    def lock_unmoved_checkpoint(self, session: TargetSession) -> Checkpoint:
         """Lock the checkpoint at this run's position. Raises CheckpointConflict if another process moved it."""
         checkpoint = self.lock_checkpoint(session)
         if checkpoint is None or checkpoint.commit_ts != self.commit_ts:
@@ -125,11 +125,11 @@ class ApplyRun:
         tables = [AsideTable(db, table, since, "policy", reason) for db, table in names]
         cluster_id = self.manifest.cluster_id
 
-        def write_tables(session: Session) -> list[AsideTable]:
+        def write_tables(session: TargetSession) -> list[AsideTable]:
             write_aside(session, self.schema, cluster_id, self.manifest.replication, tables)
             return tables
 
-        def is_stored(session: Session, written: list[AsideTable]) -> bool:
+        def is_stored(session: TargetSession, written: list[AsideTable]) -> bool:
             return {one.name for one in written} <= read_aside(session, self.schema, cluster_id).keys()
 
         self.claim.transact(write_tables, is_stored)
@@ -139,5 +139,5 @@ class ApplyRun:
             log.error("table_set_aside", table=f"{one.db}.{one.table}", since=str(one.since), reason=reason[:1000])
         self.claim.notify("aside")
 
-    def _is_stored(self, session: Session, moved: Progress) -> bool:
+    def _is_stored(self, session: TargetSession, moved: TargetProgress) -> bool:
         return read_progress(session, self.schema, self.manifest.replication) == moved

@@ -14,13 +14,13 @@ from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import BinlakeError, TargetBusy, TargetUnavailable, UnknownOutcome
 from binlake.statements.literal import quote_qualified_name
 from binlake.target.claim.fence import Fence
 from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.segments import Hook
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 log = structlog.get_logger()
 
@@ -49,7 +49,7 @@ class ConfirmedTransactions:
     transactions replaces the target, the run ends, and the next run continues from that server's state.
     """
 
-    def __init__(self, session: Session, target: Target) -> None:
+    def __init__(self, session: TargetSession, target: TargetSection) -> None:
         self._target = target
         self._server = self._read_server_identity(session)
         self._counts: dict[int, int] = {}
@@ -60,7 +60,7 @@ class ConfirmedTransactions:
         with self._lock:
             self._counts[worker] = max(count, self._counts.get(worker, 0))
 
-    def require_all(self, session: Session, fence: Fence) -> None:
+    def require_all(self, session: TargetSession, fence: Fence) -> None:
         """Require of a new connection the claim's server with all its transactions. Raises TargetUnavailable."""
         server = self._read_server_identity(session)
         if server != self._server:
@@ -84,7 +84,7 @@ class ConfirmedTransactions:
                 hint=_NEXT_RUN,
             )
 
-    def _read_server_identity(self, session: Session) -> str:
+    def _read_server_identity(self, session: TargetSession) -> str:
         # All servers of a TiDB cluster have the same rows.
         if self._target.db_type == "tidb":
             return ""
@@ -100,7 +100,7 @@ class SharedByWriters:
     loopback control is on; `one_at_a_time`: the lock under which deadlocked transactions are retried.
     """
 
-    target: Target
+    target: TargetSection
     check: Callable[[], None]
     notify: Hook
     confirmed: ConfirmedTransactions
@@ -116,12 +116,12 @@ class _Written(Generic[T]):
 class FencedWriter:
     """A session and its row of the fence. After a lost COMMIT, `session` is a new one."""
 
-    def __init__(self, session: Session, fence: Fence, shared: SharedByWriters) -> None:
+    def __init__(self, session: TargetSession, fence: Fence, shared: SharedByWriters) -> None:
         self.session = session
         self.fence = fence
         self._shared = shared
 
-    def transact(self, body: Callable[[Session], T], is_stored: Callable[[Session, T], bool]) -> T:
+    def transact(self, body: Callable[[TargetSession], T], is_stored: Callable[[TargetSession, T], bool]) -> T:
         """Run `body` in one transaction under the fence until it is known to be stored; returns its result.
 
         `is_stored` checks, after a COMMIT whose answer was lost, whether the result of `body` is stored. Raises what
@@ -145,7 +145,7 @@ class FencedWriter:
         self._shared.confirmed.record(self.fence.worker, count)
 
     def _attempt_transaction(
-        self, body: Callable[[Session], T], is_stored: Callable[[Session, T], bool], *, last: bool
+        self, body: Callable[[TargetSession], T], is_stored: Callable[[TargetSession, T], bool], *, last: bool
     ) -> _Written[T] | None:
         """Run `body` once; None when its transaction is known not to be stored and may run again."""
         written: _Written[T] | None = None
@@ -184,13 +184,13 @@ class FencedWriter:
             # The server rolls back when the connection is lost. The original error must not be hidden.
             log.warning("not_rolled_back", task=self.fence.replication, worker=self.fence.worker, error=str(error))
 
-    def _is_stored_after_all(self, written: _Written[T], is_stored: Callable[[Session, T], bool]) -> bool:
+    def _is_stored_after_all(self, written: _Written[T], is_stored: Callable[[TargetSession, T], bool]) -> bool:
         """Whether the server stored it. The answer is final: the proof waits for the end of the lost transaction.
 
         Raises TargetUnavailable if the server lacks transactions that it confirmed before.
         """
         self.session.close()
-        self.session = Session(self._shared.target)
+        self.session = TargetSession(self._shared.target)
         self._shared.confirmed.require_all(self.session, self.fence)
         # Commit at once: a take-over cannot find this connection by name yet, so it must hold no lock.
         self._shared.confirmed.record(self.fence.worker, self.fence.prove(self.session))
@@ -223,7 +223,7 @@ class _SharedItems(Generic[T]):
             self.error = self.error or error
 
 
-class Workers:
+class TargetWriters:
     """At most `count` writers, numbered from 1. `connect` opens a writer's connection for its first item.
 
     The caller's thread waits, so `run` is a barrier: when it returns, all writers are done (invariant 6).

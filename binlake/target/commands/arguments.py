@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from binlake.base.arguments import add_output
 from binlake.config.load import load_replication
-from binlake.config.model import Replication, Target
+from binlake.config.model import Replication, TargetSection
 
 
 class Row(NamedTuple):
     """A replication, its target, and the source cluster whose row is selected; 0 = the only row."""
 
     replication: Replication
-    target: Target
+    target: TargetSection
     cluster_id: int
 
 

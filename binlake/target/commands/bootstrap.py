@@ -32,7 +32,7 @@ _NUMBERS = ("rows", "rows_estimated", "tables", "tables_done", "from_ts", "commi
 
 
 @dataclass(frozen=True)
-class Load:
+class SourceLoad:
     """The full load of one source, in (`from_ts`, `commit_ts`]; 0 = unknown. `state` as the feeder reports it.
     `seconds_left`: until all rows are read; None = not known."""
 
@@ -63,7 +63,7 @@ class Bootstrap:
     """The progress of a full load: `phase` is `loading`, `loaded`, `landed` or `applied`."""
 
     phase: str
-    loads: tuple[Load, ...]
+    loads: tuple[SourceLoad, ...]
     landed_ts: int | None = None
     applied_ts: int | None = None
 
@@ -110,7 +110,7 @@ def follow_bootstrap(
             pause(_EVERY_S)
 
 
-def read_loads(page: str | None) -> tuple[Load, ...]:
+def read_loads(page: str | None) -> tuple[SourceLoad, ...]:
     """The loads on the feeder's page. Raises ConfigError if it has none, SourceUnavailable if a source failed."""
     if page is None:
         raise ConfigError(
@@ -135,7 +135,7 @@ def read_loads(page: str | None) -> tuple[Load, ...]:
     return loads
 
 
-def read_bootstrap(replication: Replication, loads: tuple[Load, ...]) -> Bootstrap:
+def read_bootstrap(replication: Replication, loads: tuple[SourceLoad, ...]) -> Bootstrap:
     """How much of the base lake and target have. Raises CheckpointConflict for a lake that begins after the load."""
     if any(load.state != "done" for load in loads):
         return Bootstrap("loading", loads)
@@ -156,10 +156,10 @@ def read_bootstrap(replication: Replication, loads: tuple[Load, ...]) -> Bootstr
     return Bootstrap(phase, loads, landed, applied)
 
 
-def _parse_load(source: Mapping[str, Any]) -> Load:
+def _parse_load(source: Mapping[str, Any]) -> SourceLoad:
     load = source.get("load", {"state": "waiting"})
     counts = {name: int(load.get(name, 0)) for name in ("rows", "rows_estimated", "tables", "tables_done")}
-    return Load(
+    return SourceLoad(
         source["source"],
         load["state"],
         **counts,

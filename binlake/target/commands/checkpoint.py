@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from binlake import tso
-from binlake.config.model import Replication, Target
+from binlake.config.model import Replication, TargetSection
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.mysqlbinlog.dumpposition import read_dump_position
 from binlake.target.apply.position import read_open_window, read_tables_aside
 from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable, StoredCheckpoint
 from binlake.target.claim.claim import open_claimed_transaction
 from binlake.target.claim.progress import (
-    Ledger,
-    Progress,
+    TargetProgress,
+    WindowLedger,
     forget_written_progress,
     read_open_progress,
     read_progress,
@@ -25,7 +25,7 @@ from binlake.target.claim.progress import (
     write_progress,
 )
 from binlake.target.commands.arguments import add_actions, read_row_arguments
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.target.session.tables import create_tables
 
 _ACTIONS = {
@@ -75,16 +75,16 @@ class CheckpointCommand:
         return 0
 
 
-def read_stored_checkpoint(target: Target, cluster_id: int) -> StoredCheckpoint:
+def read_stored_checkpoint(target: TargetSection, cluster_id: int) -> StoredCheckpoint:
     """The row as it is, also if another hand moved it."""
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         return CheckpointTable(target.checkpoint_schema, cluster_id).read_stored(session)
 
 
-def _adopt(replication: Replication, target: Target, cluster_id: int, *, close: bool) -> None:
+def _adopt(replication: Replication, target: TargetSection, cluster_id: int, *, close: bool) -> None:
     _require_cluster(cluster_id)
     schema = target.checkpoint_schema
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         create_tables(session, schema)
         opened = read_open_progress(session, schema, cluster_id)
         other = opened.replication if opened is not None and opened.replication != replication.name else None
@@ -97,14 +97,14 @@ def _adopt(replication: Replication, target: Target, cluster_id: int, *, close: 
             forget_written_progress(session, schema, cluster_id)
 
 
-def set_checkpoint(replication: Replication, target: Target, cluster_id: int, base: int) -> None:
+def set_checkpoint(replication: Replication, target: TargetSection, cluster_id: int, base: int) -> None:
     """Record that the target equals the source at `base` (commit_ts). The first window begins there.
 
     Raises ConfigError without a cluster, CheckpointConflict if the target has another checkpoint, which stays.
     """
     _require_cluster(cluster_id)
     schema = target.checkpoint_schema
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         create_tables(session, schema)
         with open_claimed_transaction(session, target, [replication.name]):
             table = CheckpointTable(schema, cluster_id)
@@ -142,7 +142,7 @@ def _require_cluster(cluster_id: int) -> None:
         )
 
 
-def _close_window(session: Session, schema: str, cluster_id: int, replication: str, *, close: bool) -> None:
+def _close_window(session: TargetSession, schema: str, cluster_id: int, replication: str, *, close: bool) -> None:
     """Close the window if the target equals the source at the checkpoint, DDL included: between two whole segments."""
     progress = read_progress(session, schema, replication)
     if progress is None or not progress.is_open:
@@ -162,7 +162,7 @@ def _close_window(session: Session, schema: str, cluster_id: int, replication: s
             where={"ddl": (progress.ddl_sql or "")[:300], "commit_ts": progress.ddl_commit_ts},
             hint=f"let {replication} finish its window (`binlake stage finalize`), then adopt",
         )
-    if Ledger(schema, replication, progress.open_lo or 0, progress.open_hi or 0).read_digests(
+    if WindowLedger(schema, replication, progress.open_lo or 0, progress.open_hi or 0).read_digests(
         session, progress.segment
     ):
         raise CheckpointConflict(
@@ -180,7 +180,9 @@ def _close_window(session: Session, schema: str, cluster_id: int, replication: s
     write_progress(session, schema, progress.with_window_closed())
 
 
-def _describe_checkpoint(cluster_id: int, checkpoint: Checkpoint | None, progress: Progress | None) -> dict[str, Any]:
+def _describe_checkpoint(
+    cluster_id: int, checkpoint: Checkpoint | None, progress: TargetProgress | None
+) -> dict[str, Any]:
     """The answer for people and programs; every commit_ts is a decimal string."""
     answer: dict[str, Any] = {"cluster_id": str(cluster_id), "checkpoint": None, "open_window": None}
     if checkpoint is not None:

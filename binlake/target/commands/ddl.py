@@ -15,7 +15,7 @@ import structlog
 
 from binlake.base.exitstatus import Exit
 from binlake.config.ddlchoices import DdlChoice
-from binlake.config.model import Replication, Target
+from binlake.config.model import Replication, TargetSection
 from binlake.errors import ConfigError
 from binlake.lake.ddls import find_statement_kind
 from binlake.lake.paths import LakePaths
@@ -150,7 +150,7 @@ def _list_injections(rules: Rules, commit_ts: int) -> list[str]:
     return [injection.sql for injection in rules.injections if injection.commit_ts == commit_ts]
 
 
-def _release(replication: Replication, target: Target, cluster_id: int, commit_ts: int) -> dict[str, str]:
+def _release(replication: Replication, target: TargetSection, cluster_id: int, commit_ts: int) -> dict[str, str]:
     released, checkpoint = release_ddl(target, cluster_id, replication.name, commit_ts)
     window = f"{released.open_lo}-{released.open_hi}"
     detail = {"ddl_commit_ts": str(commit_ts), "ddl": released.ddl_sql or "", "checkpoint": str(checkpoint)}

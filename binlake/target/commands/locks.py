@@ -17,7 +17,7 @@ from binlake.base.exitstatus import Exit
 from binlake.base.terminal import print_table
 from binlake.config.model import Replication
 from binlake.ddl.shardlocks import Name, Resolution
-from binlake.ddl.shards import Shard, find_unlike_shards
+from binlake.ddl.shards import ShardTable, find_unlike_shards
 from binlake.ddl.sharedddl import SharedJudge
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.errors import ConfigError
@@ -126,7 +126,7 @@ def _split_name(name: str) -> Name:
     return db, table
 
 
-def _fold_shard_name(shard: Shard) -> Name:
+def _fold_shard_name(shard: ShardTable) -> Name:
     return fold_pair((shard.db, shard.table))
 
 

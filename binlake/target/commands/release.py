@@ -9,24 +9,24 @@ from __future__ import annotations
 import json
 from contextlib import closing
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import CheckpointConflict
 from binlake.target.claim.checkpointrow import CheckpointTable
 from binlake.target.claim.claim import open_claimed_transaction
-from binlake.target.claim.progress import Progress, read_progress, write_progress
+from binlake.target.claim.progress import TargetProgress, read_progress, write_progress
 from binlake.target.ddl.intents import DdlIntent
 from binlake.target.ddl.proof import RenameMarker, judge, read_evidence
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.target.session.tables import has_tables
 
 
-def release_ddl(target: Target, cluster_id: int, replication: str, commit_ts: int) -> tuple[Progress, int]:
+def release_ddl(target: TargetSection, cluster_id: int, replication: str, commit_ts: int) -> tuple[TargetProgress, int]:
     """Release the window. Returns its progress before, and the checkpoint at which the next window starts.
 
     Raises CheckpointConflict unless the window of `replication` is blocked by the DDL at `commit_ts`, LeaseHeld while
     another process applies.
     """
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         if not has_tables(session, target.checkpoint_schema):
             raise CheckpointConflict("no window was ever opened on this target", where={"target": session.place})
         with open_claimed_transaction(session, target, [replication]):
@@ -41,7 +41,9 @@ def release_ddl(target: Target, cluster_id: int, replication: str, commit_ts: in
         return progress, checkpoint.commit_ts
 
 
-def _read_refused_ddl(session: Session, target: Target, replication: str, commit_ts: int) -> Progress:
+def _read_refused_ddl(
+    session: TargetSession, target: TargetSection, replication: str, commit_ts: int
+) -> TargetProgress:
     """The progress of the open window, which must be at the intent of that DDL. Raises CheckpointConflict."""
     progress = read_progress(session, target.checkpoint_schema, replication)
     if progress is None or not progress.is_open:
@@ -65,7 +67,7 @@ def _read_refused_ddl(session: Session, target: Target, replication: str, commit
     return progress
 
 
-def _require_untouched(session: Session, target: Target, progress: Progress) -> None:
+def _require_untouched(session: TargetSession, target: TargetSection, progress: TargetProgress) -> None:
     """Require proof that the DDL had no effect on the target. Raises CheckpointConflict."""
     intent = _read_intent(progress)
     last = (progress.ddl_sql or "").rsplit(";\n", 1)[-1]
@@ -85,7 +87,7 @@ def _require_untouched(session: Session, target: Target, progress: Progress) -> 
     )  # fmt: skip
 
 
-def _read_intent(progress: Progress) -> DdlIntent:
+def _read_intent(progress: TargetProgress) -> DdlIntent:
     try:
         return DdlIntent.from_json(progress.ddl_expected or "")
     except (json.JSONDecodeError, KeyError, TypeError) as error:

@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import CheckpointConflict
 from binlake.rows.schema.names import fold_pair
 from binlake.target.claim.aside import AsideTable, is_settled, read_aside, write_aside
 from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
 from binlake.target.claim.claim import open_claimed_transaction
-from binlake.target.claim.progress import Progress, read_progress, require_owner, write_progress
+from binlake.target.claim.progress import TargetProgress, read_progress, require_owner, write_progress
 from binlake.target.definitions.forms import Name
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.target.session.tables import create_tables
 
 
 def set_aside(
-    target: Target, cluster_id: int, replication: str, names: Sequence[Name], reason: str, start: int
+    target: TargetSection, cluster_id: int, replication: str, names: Sequence[Name], reason: str, start: int
 ) -> list[AsideTable]:
     """Set `names` aside from the checkpoint on (`start` if there is none yet). Returns the rows as stored.
 
@@ -29,7 +29,7 @@ def set_aside(
     replication, or if it matches no state of the source and no Binlake window is open.
     """
     schema = target.checkpoint_schema
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         create_tables(session, schema)
         with open_claimed_transaction(session, target, [replication]):
             table = CheckpointTable(schema, cluster_id)
@@ -46,12 +46,14 @@ def set_aside(
     return [aside[fold_pair(name)] for name in names]
 
 
-def _require_state(session: Session, schema: str, cluster_id: int, replication: str, checkpoint: Checkpoint) -> None:
+def _require_state(
+    session: TargetSession, schema: str, cluster_id: int, replication: str, checkpoint: Checkpoint
+) -> None:
     """Require a known reason if `consistent` is false, so that it later becomes true only when it really is."""
     progress = read_progress(session, schema, replication)
     if progress is None and checkpoint.consistent:
         # A consistent checkpoint of another writer: no row above it was written.
-        write_progress(session, schema, Progress(replication, cluster_id, None, None, None, checkpoint.commit_ts))
+        write_progress(session, schema, TargetProgress(replication, cluster_id, None, None, None, checkpoint.commit_ts))
     if progress is not None and progress.is_open:
         return
     if not is_settled(checkpoint, progress, read_aside(session, schema, cluster_id)):

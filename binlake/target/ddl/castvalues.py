@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from binlake.errors import TargetRefused
-from binlake.rows.codec.casts import Moment, UnknownCast, cast_text
+from binlake.rows.codec.casts import CastMoment, UnknownCast, cast_text
 from binlake.rows.schema import ColumnInfo
 from binlake.statements.castvalues import CastStep
 from binlake.statements.keyless import format_image_condition
 from binlake.statements.literal import choose_literal_kind, format_match, format_value_literal, quote_name
 from binlake.statements.servertexts import build_text_reader, render_column_sql
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 _READ_ROWS = 2000
 _WRITE_ROWS, _WRITE_LETTERS = 100, 1 << 19
@@ -24,7 +24,7 @@ Found = tuple[str, str]
 """(the condition that finds a row or the rows of a value, the literal of its new value)."""
 
 
-def run_cast_step(session: Session, step: CastStep) -> None:
+def run_cast_step(session: TargetSession, step: CastStep) -> None:
     """Fill the shadow column. Raises TargetRefused, also for a value whose conversion is not known."""
     while rows := _read_rows(session, step):
         for batch in _split(rows):
@@ -37,7 +37,7 @@ def run_cast_step(session: Session, step: CastStep) -> None:
                 )
 
 
-def _read_rows(session: Session, step: CastStep) -> list[Found]:
+def _read_rows(session: TargetSession, step: CastStep) -> list[Found]:
     """Some of the values that are not converted yet; of a table without a key each value once."""
     columns = (*step.key, step.source)
     shown = ",".join(render_column_sql(column) for column in columns)
@@ -61,10 +61,10 @@ def _match(column: ColumnInfo, text: str | None) -> str:
     return f"{quote_name(column.name)} = {format_match(text, column)}"
 
 
-def _convert(session: Session, step: CastStep, text: str | None) -> str | None:
+def _convert(session: TargetSession, step: CastStep, text: str | None) -> str | None:
     now = step.session
     try:
-        return cast_text(step.source, step.target, text, Moment(now.tz, now.date, now.guessed))
+        return cast_text(step.source, step.target, text, CastMoment(now.tz, now.date, now.guessed))
     except UnknownCast as error:
         raise TargetRefused(
             f"a stored value cannot be converted as the source converted it: {error}",

@@ -12,10 +12,10 @@ from binlake.dialect.conversions import RESTORES, SHADOW
 from binlake.errors import TargetRefused
 from binlake.statements.castvalues import CastStep
 from binlake.statements.literal import quote_name, quote_qualified_name
-from binlake.statements.requiredrows import Refusal, RequireNoRows
+from binlake.statements.requiredrows import RefusedStatement, RequireNoRows
 from binlake.target.ddl.castvalues import run_cast_step
 from binlake.target.session.failures import get_error_code
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 IGNORABLE = {
     1007: "database exists",
@@ -33,7 +33,7 @@ IGNORABLE = {
 }
 
 
-def execute_ddl(session: Session, statements: Sequence[str]) -> list[TargetRefused]:
+def execute_ddl(session: TargetSession, statements: Sequence[str]) -> list[TargetRefused]:
     """Run the statements of one DDL; return the errors in IGNORABLE. Raises TargetRefused for any other error.
 
     Statements that reset session settings made for the DDL are run even after an error.
@@ -47,7 +47,7 @@ def execute_ddl(session: Session, statements: Sequence[str]) -> list[TargetRefus
         raise
 
 
-def _execute_all(session: Session, statements: Sequence[str]) -> list[TargetRefused]:
+def _execute_all(session: TargetSession, statements: Sequence[str]) -> list[TargetRefused]:
     ignored: list[TargetRefused] = []
     for statement in statements:
         try:
@@ -62,10 +62,10 @@ def _execute_all(session: Session, statements: Sequence[str]) -> list[TargetRefu
     return ignored
 
 
-def execute_step(session: Session, statement: str) -> None:
+def execute_step(session: TargetSession, statement: str) -> None:
     """Run a statement of a DDL, or a step that Binlake itself makes. Raises TargetRefused."""
     step, required = CastStep.find_in(statement), RequireNoRows.find_in(statement)
-    refusal = Refusal.find_in(statement)
+    refusal = RefusedStatement.find_in(statement)
     if refusal is not None:
         raise TargetRefused(refusal.why, where={"target": session.place})
     if step is not None:
@@ -76,7 +76,7 @@ def execute_step(session: Session, statement: str) -> None:
         session.execute(statement)
 
 
-def _require_no_rows(session: Session, required: RequireNoRows) -> None:
+def _require_no_rows(session: TargetSession, required: RequireNoRows) -> None:
     if session.fetch_value(f"SELECT 1 FROM {required.table} WHERE {required.where} LIMIT 1") is not None:
         raise TargetRefused(
             f"the values of old rows are not known: {required.why}",
@@ -84,7 +84,7 @@ def _require_no_rows(session: Session, required: RequireNoRows) -> None:
         )
 
 
-def is_half_converted(session: Session, touched: Sequence[tuple[str, str]], statements: Sequence[str]) -> bool:
+def is_half_converted(session: TargetSession, touched: Sequence[tuple[str, str]], statements: Sequence[str]) -> bool:
     """Whether a DDL that converts values was interrupted halfway.
 
     Then a table of `touched` has a column that only these statements create and the last one removes. They may run
@@ -93,14 +93,14 @@ def is_half_converted(session: Session, touched: Sequence[tuple[str, str]], stat
     return bool(_find_own_shadows(session, touched, statements))
 
 
-def drop_shadow_columns(session: Session, touched: Sequence[tuple[str, str]], statements: Sequence[str]) -> None:
+def drop_shadow_columns(session: TargetSession, touched: Sequence[tuple[str, str]], statements: Sequence[str]) -> None:
     """Remove what a refused conversion left: the table is as it was before the DDL. Raises TargetRefused."""
     for db, table, name in _find_own_shadows(session, touched, statements):
         session.execute(f"ALTER TABLE {quote_qualified_name(db, table)} DROP COLUMN {quote_name(name)}")
 
 
 def _find_own_shadows(
-    session: Session, touched: Sequence[tuple[str, str]], statements: Sequence[str]
+    session: TargetSession, touched: Sequence[tuple[str, str]], statements: Sequence[str]
 ) -> list[tuple[str, str, str]]:
     """(db, table, column) of the shadow columns that exist and that `statements` make."""
     if not any(SHADOW in statement for statement in statements):
@@ -109,7 +109,7 @@ def _find_own_shadows(
     return [place for place in columns if any(place[2] in statement for statement in statements)]
 
 
-def _list_shadow_columns(session: Session, db: str, table: str) -> list[str]:
+def _list_shadow_columns(session: TargetSession, db: str, table: str) -> list[str]:
     query = (
         "SELECT column_name FROM information_schema.columns"
         " WHERE table_schema = %s AND table_name = %s AND LEFT(column_name, %s) = %s"

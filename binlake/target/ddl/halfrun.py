@@ -19,7 +19,7 @@ from binlake.statements.literal import quote_qualified_name
 from binlake.statements.preserve import format_copy_prefix
 from binlake.target.ddl.operatorproof import read_lines
 from binlake.target.definitions.forms import Name
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 log = structlog.get_logger()
 
@@ -53,7 +53,7 @@ class StepProof:
         prefix = format_copy_prefix(replication)
         return cls(ddl.sql, ddl.db, table, (schema, f"{prefix}was_{commit_ts}"), (schema, f"{prefix}try_{commit_ts}"))
 
-    def make(self, session: Session) -> None:
+    def make(self, session: TargetSession) -> None:
         """Make the copy, before the intent is written. Without it, a DDL that ended halfway is not continued."""
         self.remove(session)
         try:
@@ -61,7 +61,7 @@ class StepProof:
         except TargetRefused as error:
             log.info("ddl_steps_not_provable", table=".".join(self.table), error=error.message)
 
-    def find_missing(self, session: Session) -> tuple[str, ...] | None:
+    def find_missing(self, session: TargetSession) -> tuple[str, ...] | None:
         """The statements that are still to be run, none if all ALTERs ran; None if the target does not show it."""
         now = read_lines(session, self.table)
         if now is None or read_lines(session, self.copy) is None:
@@ -84,12 +84,12 @@ class StepProof:
             return ()
         return (*(statement for statement in before if statement.startswith(_SETTINGS)), *after)
 
-    def remove(self, session: Session) -> None:
+    def remove(self, session: TargetSession) -> None:
         """Drop the copies once the DDL is known to be done. Raises TargetRefused."""
         for name in (self.copy, self.trial):
             session.execute(f"DROP TABLE IF EXISTS {quote_qualified_name(*name)}")
 
-    def _count_done(self, session: Session, now: list[str]) -> int | None:
+    def _count_done(self, session: TargetSession, now: list[str]) -> int | None:
         """How many statements, the first ones, make the trial's definition that of the table."""
         if read_lines(session, self.trial) == now:
             return 0
@@ -103,5 +103,5 @@ class StepProof:
         return None
 
 
-def _copy_definition(session: Session, table: Name, copy: Name) -> None:
+def _copy_definition(session: TargetSession, table: Name, copy: Name) -> None:
     session.execute(f"CREATE TABLE {quote_qualified_name(*copy)} LIKE {quote_qualified_name(*table)}")

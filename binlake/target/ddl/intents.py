@@ -13,17 +13,17 @@ import structlog
 from binlake.errors import Permanent, TargetRefused
 from binlake.statements.batch import INJECTED, REPLACED, StatementBatch
 from binlake.statements.literal import quote_name
-from binlake.target.claim.progress import AppliedAs, Ledger, Progress, write_progress
+from binlake.target.claim.progress import AppliedAs, TargetProgress, WindowLedger, write_progress
 from binlake.target.claim.run import ApplyRun
 from binlake.target.ddl.execution import drop_shadow_columns, execute_ddl, is_half_converted
 from binlake.target.ddl.halfrun import StepProof
 from binlake.target.ddl.operatorproof import OperatorProof
 from binlake.target.ddl.proof import Evidence, RenameMarker, Verdict, judge, list_differences, read_evidence
-from binlake.target.definitions.definitions import Expected, find_left_behind
+from binlake.target.definitions.definitions import ExpectedState, find_left_behind
 from binlake.target.definitions.forms import Name
 from binlake.target.segments import SegmentPlan
 from binlake.target.session.failures import get_error_code
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 from binlake.target.session.tables import default_to_transactions
 
 log = structlog.get_logger()
@@ -52,7 +52,7 @@ class DdlIntent:
     """
 
     touched: tuple[Name, ...]
-    after: Expected | None
+    after: ExpectedState | None
     refused: bool = False
     before: Evidence | None = None
 
@@ -68,9 +68,9 @@ class DdlIntent:
         """Parse what `to_json` wrote. An older version stored only the expectation, which names all tables."""
         raw = json.loads(text)
         if "touched" not in raw:
-            expected = Expected.from_json(text)
+            expected = ExpectedState.from_json(text)
             return cls(tuple(expected.names), expected)
-        after = Expected.from_json(json.dumps(raw["after"])) if raw["after"] is not None else None
+        after = ExpectedState.from_json(json.dumps(raw["after"])) if raw["after"] is not None else None
         before = Evidence(**raw["before"]) if raw.get("before") else None
         return cls(tuple((db, name) for db, name in raw["touched"]), after, raw.get("refused", False), before)
 
@@ -153,7 +153,7 @@ def _write_intent(
     before = _read_evidence_now(run, plan)
     expected = DdlIntent(plan.touched, plan.expected_after, refused, before).to_json()
 
-    def write_intent(session: Session) -> Progress:
+    def write_intent(session: TargetSession) -> TargetProgress:
         moved = run.progress.with_intent(plan.ddl_commit_ts, ";\n".join(ddl.sql), before.texts, expected)
         write_progress(session, run.schema, moved)
         return moved
@@ -237,10 +237,10 @@ def _write_done(run: ApplyRun, plan: SegmentPlan, passed_over: StatementBatch | 
     # With `rows_ahead`, rows with a lower commit_ts follow the DDL: the checkpoint passes them with the segment.
     reached = run.commit_ts if plan.rows_ahead else plan.ddl_commit_ts
 
-    def write_done(session: Session) -> Progress:
+    def write_done(session: TargetSession) -> TargetProgress:
         moved = run.progress.with_ddl_done()
         if passed_over is not None:
-            Ledger.of(run.schema, run.manifest).write(session, [(passed_over, AppliedAs.ASIDE)])
+            WindowLedger.of(run.schema, run.manifest).write(session, [(passed_over, AppliedAs.ASIDE)])
         write_progress(session, run.schema, moved)
         checkpoint = run.lock_unmoved_checkpoint(session)
         run.checkpoints.write(session, checkpoint.move_to(reached, plan.schema_version, consistent=False))

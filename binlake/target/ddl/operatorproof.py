@@ -21,7 +21,7 @@ from binlake.statements.preserve import format_copy_prefix
 from binlake.target.ddl.proof import Evidence, Verdict, judge
 from binlake.target.definitions.definitions import read_create_statement
 from binlake.target.definitions.forms import Name
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 log = structlog.get_logger()
 
@@ -49,7 +49,7 @@ class OperatorProof:
         copy = (schema, f"{format_copy_prefix(replication)}own_{commit_ts}")
         return cls(ddl.sql[-1], db, find_altered_table(ddl.sql[-1], db), copy)
 
-    def make(self, session: Session) -> None:
+    def make(self, session: TargetSession) -> None:
         """Try the statement on a copy, before the intent is written. Without a visible result no copy is left."""
         self.remove(session)
         if self.table is None:
@@ -64,7 +64,7 @@ class OperatorProof:
         if read_lines(session, self.copy) == read_lines(session, self.table):
             self.remove(session)
 
-    def reach_verdict(self, session: Session, before: Evidence, now: Evidence) -> Verdict:
+    def reach_verdict(self, session: TargetSession, before: Evidence, now: Evidence) -> Verdict:
         """Whether the statement ran between `before` and `now`."""
         if self.table is not None:
             left = read_lines(session, self.copy)
@@ -75,7 +75,7 @@ class OperatorProof:
         verdict = judge(before, now, None)
         return "unknown" if verdict == "after" and not self._shows(before, now) else verdict
 
-    def remove(self, session: Session) -> None:
+    def remove(self, session: TargetSession) -> None:
         """Drop the copy once the statement is known to be done or needs no proof. Raises TargetRefused."""
         session.execute(f"DROP TABLE IF EXISTS {quote_qualified_name(*self.copy)}")
 
@@ -88,7 +88,7 @@ class OperatorProof:
         return before.numbers.keys() != now.numbers.keys()
 
 
-def read_lines(session: Session, name: Name) -> list[str] | None:
+def read_lines(session: TargetSession, name: Name) -> list[str] | None:
     """The lines of a table's definition without what a copy does not have: its name, foreign keys, names of checks.
 
     None if it is missing. Raises TargetRefused.

@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.statements.literal import quote_qualified_name
 from binlake.statements.preserve import format_copy_prefix
 from binlake.target.definitions.definitions import (
-    Expected,
+    ExpectedState,
     compare_definitions,
     digest_definitions,
     read_definitions,
@@ -28,7 +28,7 @@ from binlake.target.definitions.definitions import (
 )
 from binlake.target.definitions.forms import Name
 from binlake.target.definitions.remainingrows import find_remaining_rows
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 Verdict = Literal["before", "after", "unknown"]
 """The state of a DDL that was begun: it had no effect, it is complete, or this is unknown."""
@@ -57,7 +57,9 @@ class Evidence:
         return asdict(self)
 
 
-def read_evidence(session: Session, target: Target, touched: Iterable[Name], after: Expected | None) -> Evidence:
+def read_evidence(
+    session: TargetSession, target: TargetSection, touched: Iterable[Name], after: ExpectedState | None
+) -> Evidence:
     """What the target shows now. `after`: the DDL's result, None if unknown. Raises TargetRefused."""
     names = sorted(set(touched))
     return Evidence(
@@ -69,7 +71,7 @@ def read_evidence(session: Session, target: Target, touched: Iterable[Name], aft
     )
 
 
-def list_differences(session: Session, target: Target, after: Expected | None) -> list[str]:
+def list_differences(session: TargetSession, target: TargetSection, after: ExpectedState | None) -> list[str]:
     """What the target lacks of `after`, for people; empty if the DDL's result is unknown."""
     if after is None:
         return []
@@ -79,7 +81,7 @@ def list_differences(session: Session, target: Target, after: Expected | None) -
     return [*differences, *find_remaining_rows(session, after.empty)]
 
 
-def judge(before: Evidence, now: Evidence, after: Expected | None) -> Verdict:
+def judge(before: Evidence, now: Evidence, after: ExpectedState | None) -> Verdict:
     """Whether the DDL with result `after` ran between `before` and `now`."""
     if after is not None and after.is_in_rows_alone:
         # Definitions do not show where rows are. If they change, it is for another reason.
@@ -106,16 +108,16 @@ def _judge_numbers(before: Evidence, now: Evidence) -> Verdict:
     return "after" if swapped or removed else "unknown"
 
 
-def _digest_structure(session: Session, target: Target, names: list[Name]) -> str:
+def _digest_structure(session: TargetSession, target: TargetSection, names: list[Name]) -> str:
     actual = read_definitions(session, names, target.db_type)
     engines = "".join(form.engine for _, form in sorted(actual.tables.items()) if form is not None)
-    return hashlib.sha256((Expected(actual.databases, actual.tables).to_json() + engines).encode()).hexdigest()
+    return hashlib.sha256((ExpectedState(actual.databases, actual.tables).to_json() + engines).encode()).hexdigest()
 
 
 _OURS = ("binlake_fence", "binlake_ledger", "binlake_progress")
 
 
-def _identify_server(session: Session, target: Target) -> str:
+def _identify_server(session: TargetSession, target: TargetSection) -> str:
     """A digest of the server and Binlake's tables there: a restored or replicated copy gives another digest."""
     place = session.fetch_rows("SELECT @@version, @@hostname, @@port, @@datadir")
     made = session.fetch_rows(
@@ -154,7 +156,7 @@ class RenameMarker:
         """The marker's name after the list ran."""
         return quote_qualified_name(self.schema, self.ended_name)
 
-    def make(self, session: Session) -> None:
+    def make(self, session: TargetSession) -> None:
         """Create the marker under its first name, before the intent is written. Raises TargetRefused."""
         session.execute(f"DROP TABLE IF EXISTS {self.ended}")
         session.execute(f"CREATE TABLE IF NOT EXISTS {self.begun} (id INT PRIMARY KEY) ENGINE=InnoDB")
@@ -163,7 +165,7 @@ class RenameMarker:
         """`sql` extended to rename the marker too, on a new line, since the text may end with a comment."""
         return f"{sql.rstrip().rstrip(';')}\n, {self.begun} TO {self.ended}"
 
-    def reach_verdict(self, session: Session) -> Verdict:
+    def reach_verdict(self, session: TargetSession) -> Verdict:
         """Judge by which of the two names exists."""
         names = session.fetch_column(
             "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN (%s, %s)",
@@ -173,6 +175,6 @@ class RenameMarker:
             return "before"
         return "after" if names == [self.ended_name] else "unknown"
 
-    def remove(self, session: Session) -> None:
+    def remove(self, session: TargetSession) -> None:
         """Drop the marker once the DDL is known to be done. Raises TargetRefused."""
         session.execute(f"DROP TABLE IF EXISTS {self.begun}, {self.ended}")

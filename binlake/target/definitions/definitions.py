@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from binlake.base.dialects import Dialect
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import Drift, TargetRefused
 from binlake.mysqlbinlog.definitions.descriptions import write_bytes_in_hex
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.statements.literal import quote_qualified_name
 from binlake.target.definitions.forms import Name, TableForm, build_expected_form, list_missing_indexes
@@ -27,11 +27,11 @@ from binlake.target.definitions.shape import find_option, list_refusals
 from binlake.target.definitions.structure import compare_structures
 from binlake.target.definitions.tableforms import read_table_forms
 from binlake.target.session.failures import MISSING, get_error_code
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedState:
     """The expected state of the target: which databases exist, and the forms of tables (None = must be absent).
 
     `empty`: tables or partitions without rows. `moves_rows`: definitions alone do not show what a DDL did.
@@ -59,7 +59,7 @@ class Expected:
         return json.dumps({"databases": dict(self.databases), "tables": tables, **rows}, ensure_ascii=False)
 
     @classmethod
-    def from_json(cls, text: str) -> Expected:
+    def from_json(cls, text: str) -> ExpectedState:
         """Parse what `to_json` wrote."""
         raw = json.loads(text)
         tables = {(db, name): TableForm.from_dict(form) if form else None for db, name, form in raw["tables"]}
@@ -82,14 +82,14 @@ def expect_tables(
     *,
     absent: Iterable[Name] = (),
     databases: Mapping[str, bool] | None = None,
-) -> Expected:
+) -> ExpectedState:
     """The forms of `tables` in `dialect`. `absent` names must not exist; `databases` must (True) or must not exist."""
     forms: dict[Name, TableForm | None] = dict.fromkeys(absent)
     forms |= {(table.db, table.name): build_expected_form(table, dialect) for table in tables}
-    return Expected(dict(databases or {}), forms)
+    return ExpectedState(dict(databases or {}), forms)
 
 
-def expect_after_ddl(before: Definitions, after: Definitions, dialect: Dialect, action: int = 0) -> Expected:
+def expect_after_ddl(before: DdlSide, after: DdlSide, dialect: Dialect, action: int = 0) -> ExpectedState:
     """The result of a DDL of the kind `action`, from the definitions it touched (hazards R-04)."""
     databases = {db.name: False for db in before.databases} | {db.name: True for db in after.databases}
     # DROP DATABASE drops its tables one by one: only the missing database shows that it is complete.
@@ -101,7 +101,7 @@ def expect_after_ddl(before: Definitions, after: Definitions, dialect: Dialect, 
     return replace(expected, empty=find_emptied_tables(action, before, after), moves_rows=moves_rows(action))
 
 
-def read_definitions(session: Session, names: Iterable[Name], dialect: Dialect) -> Actual:
+def read_definitions(session: TargetSession, names: Iterable[Name], dialect: Dialect) -> Actual:
     """The target's definitions of `names`."""
     every = list(dict.fromkeys(names))
     databases = {db: _read_collation(session, db) is not None for db, table in every if not table}
@@ -109,7 +109,7 @@ def read_definitions(session: Session, names: Iterable[Name], dialect: Dialect) 
 
 
 def compare_definitions(
-    expected: Expected, actual: Actual, *, indexes: bool = False, target: Target | None = None
+    expected: ExpectedState, actual: Actual, *, indexes: bool = False, target: TargetSection | None = None
 ) -> list[str]:
     """All differences that `target` does not accept, for people. `indexes` adds missing plain indexes (after a DDL)."""
 
@@ -120,9 +120,9 @@ def compare_definitions(
     return [*_compare_databases(expected, actual), *_compare_tables(expected, actual, compare)]
 
 
-def find_left_behind(session: Session, expected: Expected, dialect: Dialect) -> list[str]:
+def find_left_behind(session: TargetSession, expected: ExpectedState, dialect: Dialect) -> list[str]:
     """The tables, databases and rows that a DDL should have removed but that still exist, for people."""
-    leftovers = Expected(
+    leftovers = ExpectedState(
         {name: False for name, there in expected.databases.items() if not there},
         {name: None for name, form in expected.tables.items() if form is None},
     )
@@ -132,13 +132,13 @@ def find_left_behind(session: Session, expected: Expected, dialect: Dialect) -> 
     ]
 
 
-def find_losing_tables(target: Target, expected: Expected, actual: Actual) -> list[Name]:
+def find_losing_tables(target: TargetSection, expected: ExpectedState, actual: Actual) -> list[Name]:
     """The tables that `find_losses` names."""
-    own = ((name, Expected(tables={name: form})) for name, form in expected.tables.items())
+    own = ((name, ExpectedState(tables={name: form})) for name, form in expected.tables.items())
     return [name for name, alone in own if find_losses(target, alone, actual)]
 
 
-def find_losses(target: Target, expected: Expected, actual: Actual) -> list[str]:
+def find_losses(target: TargetSection, expected: ExpectedState, actual: Actual) -> list[str]:
     """Differences that can lose rows or values and are not accepted, for people (hazards R-13)."""
 
     def compare(name: Name, form: TableForm | None, there: TableForm | None) -> list[str]:
@@ -149,7 +149,7 @@ def find_losses(target: Target, expected: Expected, actual: Actual) -> list[str]
     return [*_compare_databases(expected, actual), *_compare_tables(expected, actual, compare)]
 
 
-def require_definitions(session: Session, target: Target, tables: Iterable[TableDef]) -> None:
+def require_definitions(session: TargetSession, target: TargetSection, tables: Iterable[TableDef]) -> None:
     """Check tables before rows are written. Raises Drift that names the differences (hazards R-13, R-18)."""
     expected = expect_tables(tables, target.db_type)
     losses = find_losses(target, expected, read_definitions(session, expected.names, target.db_type))
@@ -169,12 +169,12 @@ def build_drift_error(differences: list[str], where: Mapping[str, object]) -> Dr
     )
 
 
-def _list_accepted_differences(target: Target | None, name: Name) -> frozenset[str]:
+def _list_accepted_differences(target: TargetSection | None, name: Name) -> frozenset[str]:
     option = None if target is None else find_option(target, name)
     return frozenset(option.accept) if option else frozenset()
 
 
-def _compare_databases(expected: Expected, actual: Actual) -> list[str]:
+def _compare_databases(expected: ExpectedState, actual: Actual) -> list[str]:
     return [
         f"database {name} is {'missing' if there else 'still there'}"
         for name, there in expected.databases.items()
@@ -183,7 +183,7 @@ def _compare_databases(expected: Expected, actual: Actual) -> list[str]:
 
 
 def _compare_tables(
-    expected: Expected, actual: Actual, found: Callable[[Name, TableForm | None, TableForm | None], list[str]]
+    expected: ExpectedState, actual: Actual, found: Callable[[Name, TableForm | None, TableForm | None], list[str]]
 ) -> list[str]:
     forms = expected.tables.items()
     return [
@@ -191,12 +191,12 @@ def _compare_tables(
     ]
 
 
-def digest_definitions(session: Session, names: Iterable[Name]) -> str:
+def digest_definitions(session: TargetSession, names: Iterable[Name]) -> str:
     """SHA-256 (hex) of the present definitions of `names`; a missing table is digested as missing."""
     return hashlib.sha256("\0".join(_describe_definitions(session, names)).encode()).hexdigest()
 
 
-def read_table_numbers(session: Session, names: Iterable[Name], dialect: Dialect) -> dict[str, str] | None:
+def read_table_numbers(session: TargetSession, names: Iterable[Name], dialect: Dialect) -> dict[str, str] | None:
     """Stored name -> the engine's number, of each of `names` that is a table and of its partitions.
 
     None if they cannot be read (PROCESS privilege).
@@ -218,7 +218,7 @@ def _list_differences(expected: TableForm | None, actual: TableForm | None, inde
     return differences + list_missing_indexes(expected, actual) if indexes and actual is not None else differences
 
 
-def _describe_definitions(session: Session, names: Iterable[Name]) -> Iterable[str]:
+def _describe_definitions(session: TargetSession, names: Iterable[Name]) -> Iterable[str]:
     for name in sorted(set(names)):
         if name[1]:
             yield f"{name[0]}.{name[1]}\0{read_create_statement(session, name)}"
@@ -226,13 +226,13 @@ def _describe_definitions(session: Session, names: Iterable[Name]) -> Iterable[s
             yield f"{name[0]}\0{_read_collation(session, name[0])}"
 
 
-def _read_collation(session: Session, name: str) -> str | None:
+def _read_collation(session: TargetSession, name: str) -> str | None:
     sql = "SELECT DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s"
     collation: str | None = session.fetch_value(sql, (name,))
     return collation
 
 
-def read_create_statement(session: Session, name: Name) -> str | None:
+def read_create_statement(session: TargetSession, name: Name) -> str | None:
     """SHOW CREATE of a table, without its next AUTO_INCREMENT; None if it is missing. Raises TargetRefused."""
     try:
         # For a view the result has two more columns.
@@ -248,7 +248,7 @@ def read_create_statement(session: Session, name: Name) -> str | None:
 _NO_PRIVILEGE = frozenset({1044, 1109, 1115, 1142, 1227})
 
 
-def _read_numbers(session: Session, name: Name, dialect: Dialect) -> dict[str, str]:
+def _read_numbers(session: TargetSession, name: Name, dialect: Dialect) -> dict[str, str]:
     """The numbers of one table and its partitions; empty if they cannot be read."""
     try:
         if dialect == "tidb":
@@ -271,7 +271,7 @@ def _read_numbers(session: Session, name: Name, dialect: Dialect) -> dict[str, s
     return {str(stored): str(number) for stored, number in rows}
 
 
-def _write_file_name(session: Session, name: str) -> str:
+def _write_file_name(session: TargetSession, name: str) -> str:
     """`name` as the server writes it in file names: other characters than letters, digits and _ as @xxxx or shorter."""
     if name.isascii():
         return "".join(c if c.isalnum() or c == "_" else f"@{ord(c):04x}" for c in name)

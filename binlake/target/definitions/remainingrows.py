@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 
 from binlake.errors import TargetRefused
 from binlake.rows.schema import Action, TableDef
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.definitions.forms import Name
 from binlake.target.session.failures import MISSING, get_error_code
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 Emptied = Mapping[Name, tuple[str, ...]]
 """Tables without rows: (db, table) -> the partitions that have none; () = the whole table."""
@@ -30,7 +30,7 @@ def moves_rows(action: int) -> bool:
     return action in _MOVES
 
 
-def find_emptied_tables(action: int, before: Definitions, after: Definitions) -> dict[Name, tuple[str, ...]]:
+def find_emptied_tables(action: int, before: DdlSide, after: DdlSide) -> dict[Name, tuple[str, ...]]:
     """The tables or partitions that a DDL of kind `action` leaves without rows."""
     had = {table.id: table for table in before.tables}
     tables = [table for table in after.tables if table.kind == "table" and not table.raw.get("temp_table_type")]
@@ -49,12 +49,12 @@ def _find_new_partitions(before: TableDef, after: TableDef) -> Iterator[str]:
             yield definition["name"]["O"]
 
 
-def find_remaining_rows(session: Session, emptied: Emptied) -> list[str]:
+def find_remaining_rows(session: TargetSession, emptied: Emptied) -> list[str]:
     """Which of `emptied` have rows at the target, for people. A missing table has no rows."""
     return [text for name, partitions in emptied.items() for text in _find_rows(session, name, partitions)]
 
 
-def _find_rows(session: Session, name: Name, partitions: tuple[str, ...]) -> Iterator[str]:
+def _find_rows(session: TargetSession, name: Name, partitions: tuple[str, ...]) -> Iterator[str]:
     only = f" PARTITION ({', '.join(map(quote_name, partitions))})" if partitions else ""
     where = f" in the partitions {', '.join(partitions)}" if partitions else ""
     try:

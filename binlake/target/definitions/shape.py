@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from binlake.config.model import Target, TargetTable
+from binlake.config.model import TargetSection, TargetTable
 from binlake.ddl.shapes import TableShape
 from binlake.rules.patterns import compile_drainer_pattern
 from binlake.target.definitions.forms import Name, TableForm
@@ -43,7 +43,7 @@ def _may_drop(weights: Mapping[str, str], name: str) -> bool:
     return bool(weights_of_column) and all(weight == "partial" for weight in weights_of_column)
 
 
-def find_option(target: Target, name: Name) -> TargetTable | None:
+def find_option(target: TargetSection, name: Name) -> TargetTable | None:
     """The first entry of `target.tables` that matches the target's table `name`."""
     for option in target.tables:
         if compile_drainer_pattern(option.db_name).matches(name[0]) and compile_drainer_pattern(

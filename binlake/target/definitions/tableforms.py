@@ -13,13 +13,13 @@ from typing import Any, Literal, NamedTuple
 from binlake.base.dialects import Dialect
 from binlake.rows.schema.names import fold_name
 from binlake.target.definitions.forms import ColumnForm, IndexForm, Name, TableForm, normalize_type
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 _MOST_TABLES = 50
 """Tables of one query."""
 
 
-def read_table_forms(session: Session, names: Sequence[Name], dialect: Dialect) -> dict[Name, TableForm | None]:
+def read_table_forms(session: TargetSession, names: Sequence[Name], dialect: Dialect) -> dict[Name, TableForm | None]:
     """The form of each table of `names`; None if it is missing. Raises TargetRefused, TargetUnavailable."""
     found: dict[Name, TableForm | None] = {}
     for first in range(0, len(names), _MOST_TABLES):
@@ -63,7 +63,7 @@ class _IndexPart(NamedTuple):
 _KINDS: dict[str, Literal["table", "view", "sequence"]] = {"VIEW": "view", "SEQUENCE": "sequence"}
 
 
-def _read_some(session: Session, names: Sequence[Name], dialect: Dialect) -> dict[Name, TableForm | None]:
+def _read_some(session: TargetSession, names: Sequence[Name], dialect: Dialect) -> dict[Name, TableForm | None]:
     there = _fetch_by_table(session, _Table, "TABLE_TYPE, ENGINE FROM information_schema.TABLES", names)
     stored = [name for name in there if there[name][0].type not in _KINDS]
     columns = _fetch_by_table(
@@ -95,7 +95,7 @@ def _read_some(session: Session, names: Sequence[Name], dialect: Dialect) -> dic
 
 
 def _fetch_by_table(
-    session: Session, kind: Callable[..., Any], select: str, names: Sequence[Name]
+    session: TargetSession, kind: Callable[..., Any], select: str, names: Sequence[Name]
 ) -> dict[Name, list[Any]]:
     """The rows of `select` (columns and a view of information_schema) for each table that has some."""
     found: dict[Name, list[Any]] = defaultdict(list)
@@ -107,7 +107,7 @@ def _fetch_by_table(
     return found
 
 
-def _list_engines_without_transactions(session: Session) -> frozenset[str]:
+def _list_engines_without_transactions(session: TargetSession) -> frozenset[str]:
     return frozenset(session.fetch_column("SELECT ENGINE FROM information_schema.ENGINES WHERE TRANSACTIONS = 'NO'"))
 
 

@@ -2,7 +2,7 @@
 
 from binlake.target.recover.relayed import finish_from_relay
 from binlake.target.recover.trigger import (
-    Verdict,
+    RecoverVerdict,
     describe_exceptions,
     is_consistent,
     judge_recovery,
@@ -10,7 +10,7 @@ from binlake.target.recover.trigger import (
 )
 
 __all__ = [
-    "Verdict",
+    "RecoverVerdict",
     "describe_exceptions",
     "finish_from_relay",
     "is_consistent",

@@ -6,11 +6,11 @@ from binlake.config.model import Replication
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.target import ApplyResult, apply_window
 from binlake.target.claim.loopback import LoopbackMarks
-from binlake.target.recover.trigger import Verdict
+from binlake.target.recover.trigger import RecoverVerdict
 from binlake.target.relay import RelayLog
 
 
-def finish_from_relay(replication: Replication, verdict: Verdict, log_dir: str = "") -> ApplyResult:
+def finish_from_relay(replication: Replication, verdict: RecoverVerdict, log_dir: str = "") -> ApplyResult:
     """Apply the rest of the open window of `verdict`; `log_dir` overrides `relay.log-dir`.
 
     Raises LostRange before the first write if the files are incomplete, and what `apply_window` raises.

@@ -14,15 +14,15 @@ from binlake.config.model import Replication
 from binlake.errors import CheckpointConflict
 from binlake.target.claim.aside import AsideTables, is_settled, read_aside
 from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
-from binlake.target.claim.progress import Progress, read_progress
-from binlake.target.session.session import Session
+from binlake.target.claim.progress import TargetProgress, read_progress
+from binlake.target.session.session import TargetSession
 from binlake.target.session.tables import has_tables
 
 State = Literal["pd-answers", "nothing-to-do", "recover"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RecoverVerdict:
     """What to do, with the `reason` for people.
 
     `pd-answers`: the source answers, and the next window repairs the target. `nothing-to-do`: PD cannot be reached, and
@@ -33,7 +33,7 @@ class Verdict:
     state: State
     reason: str
     commit_ts: int = 0
-    opened: Progress | None = None
+    opened: TargetProgress | None = None
 
     @property
     def window(self) -> tuple[int, int] | None:
@@ -41,26 +41,26 @@ class Verdict:
         return None if self.opened is None else self.opened.window
 
 
-def judge_recovery(replication: Replication) -> Verdict:
+def judge_recovery(replication: Replication) -> RecoverVerdict:
     """Decide whether `replication` must be recovered. Writes nothing.
 
     Raises ConfigError without a target, Permanent when PD answers and refuses, TargetUnavailable, TargetRefused.
     """
     replication.require_sql_target(hint="without one there is nothing to recover")
     if is_pd_reachable(replication.source):
-        return Verdict("pd-answers", "PD answers: the next window continues from the target's state")
+        return RecoverVerdict("pd-answers", "PD answers: the next window continues from the target's state")
     checkpoint, progress, aside = _read_state(replication)
     if checkpoint is None:
-        return Verdict("nothing-to-do", "PD cannot be reached; nothing was ever applied to the target")
+        return RecoverVerdict("nothing-to-do", "PD cannot be reached; nothing was ever applied to the target")
     ts = checkpoint.commit_ts
     if is_settled(checkpoint, progress, aside):
-        return Verdict(
+        return RecoverVerdict(
             "nothing-to-do",
             f"PD cannot be reached; the target equals the source at {ts}{describe_exceptions(aside)}",
             ts,
         )
     opened = progress if progress is not None and progress.is_open else None
-    return Verdict(
+    return RecoverVerdict(
         "recover", f"PD cannot be reached, and the target stopped in the middle of a window after {ts}", ts, opened
     )
 
@@ -104,10 +104,10 @@ def require_consistent(
     return checkpoint, aside
 
 
-def _read_state(replication: Replication) -> tuple[Checkpoint | None, Progress | None, AsideTables]:
+def _read_state(replication: Replication) -> tuple[Checkpoint | None, TargetProgress | None, AsideTables]:
     """The checkpoint, our progress and the tables set aside, of the configured cluster, else of our progress's."""
     target = replication.require_sql_target()
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         schema = target.checkpoint_schema
         has_progress = has_tables(session, schema)
         # Read all in one snapshot, as a finalize may be running.

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import IO, BinaryIO
 
-from binlake.base.filestore import Store
+from binlake.base.filestore import StoredFiles
 from binlake.target.relay.files import RelayFile, parse_names
 
 _IN_MEMORY = 32 << 20
@@ -24,7 +24,7 @@ _IN_MEMORY = 32 << 20
 class BucketStorage:
     """Relay files in `folder` of an object store."""
 
-    def __init__(self, store: Store, folder: PurePosixPath) -> None:
+    def __init__(self, store: StoredFiles, folder: PurePosixPath) -> None:
         self._store, self.folder = store, folder
         self.mark, self.label = secrets.token_hex(4), f"{store.shown}/{folder}"
         self._created: dict[RelayFile, IO[bytes]] = {}

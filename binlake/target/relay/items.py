@@ -7,7 +7,7 @@ from typing import Any
 
 from binlake.statements.batch import StatementBatch
 from binlake.statements.digests import convert_batch_to_row, restore_checked_batch
-from binlake.target.definitions.definitions import Expected
+from binlake.target.definitions.definitions import ExpectedState
 from binlake.target.segments import SegmentPlan
 from binlake.window.manifest import ApplyManifest
 
@@ -43,7 +43,7 @@ def decode_segment(item: Mapping[str, Any]) -> SegmentPlan:
     for name in ("end_ts", "ddl_commit_ts"):
         values[name] = int(values[name])
     for name in ("expected", "expected_after"):
-        values[name] = None if values[name] is None else Expected.from_json(values[name])
+        values[name] = None if values[name] is None else ExpectedState.from_json(values[name])
     ddl = values["ddl"]
     for name in ("touched", "copies"):
         values[name] = tuple((first, second) for first, second in values[name])

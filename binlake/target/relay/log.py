@@ -15,7 +15,7 @@ from urllib.parse import quote
 import structlog
 
 from binlake.base.filestore import StoreAddress, open_store
-from binlake.config.model import Replication, Target
+from binlake.config.model import Replication, TargetSection
 from binlake.config.storage import parse_store_address
 from binlake.errors import BinlakeError, ConfigError, LostRange
 from binlake.statements.batch import Phase
@@ -135,7 +135,7 @@ def _open_storage(address: StoreAddress, own: PurePosixPath) -> RelayStorage:
     return FolderStorage(root, root / own)
 
 
-def _build_folder_name(target: Target) -> str:
+def _build_folder_name(target: TargetSection) -> str:
     """`HOST-PORT-SCHEMA`: safe as a file name, unique per target and checkpoint schema."""
     host, schema = quote(target.host.lower(), safe=""), quote(target.checkpoint_schema, safe="")
     # Unique when parsed from the end: neither the schema nor the port contains a `-`.

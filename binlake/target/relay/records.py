@@ -15,7 +15,7 @@ import google_crc32c
 from binlake.binlogfile import framing
 
 
-class Record(NamedTuple):
+class RelayRecord(NamedTuple):
     """A record `value` at byte `offset` of its file."""
 
     offset: int
@@ -35,7 +35,7 @@ def pack_record(value: Mapping[str, Any]) -> bytes:
     return framing.pack_record(payload)
 
 
-def read_records(file: BinaryIO) -> Iterator[Record]:
+def read_records(file: BinaryIO) -> Iterator[RelayRecord]:
     """All records of a file in order. Raises Damaged, OSError."""
     size = _measure_file_size(file)
     while (record := _read_next_record(file, size)) is not None:
@@ -58,7 +58,7 @@ def _measure_file_size(file: BinaryIO) -> int:
     return size
 
 
-def _read_next_record(file: BinaryIO, size: int) -> Record | None:
+def _read_next_record(file: BinaryIO, size: int) -> RelayRecord | None:
     """The next record; None at the end of the file, which has `size` bytes."""
     offset = file.tell()
     head = file.read(framing.HEAD.size)
@@ -75,4 +75,4 @@ def _read_next_record(file: BinaryIO, size: int) -> Record | None:
     payload, (crc,) = file.read(length), framing.CRC.unpack(file.read(framing.CRC.size))
     if google_crc32c.value(payload) != crc:
         raise Damaged(offset, "a record with a wrong checksum")
-    return Record(offset, json.loads(payload))
+    return RelayRecord(offset, json.loads(payload))

@@ -12,13 +12,13 @@ from pymysql.constants import CLIENT
 
 from binlake.base.dialects import Dialect
 from binlake.base.sqllink import SqlLink, build_tls_arguments, show_bytes_too
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import TargetRefused, TargetUnavailable, UnknownOutcome
 from binlake.statements.lenient import render_lenient
 from binlake.target.session.failures import get_error_code, translate_error
 from binlake.target.session.virtualcolumns import (
     COLUMNS_SQL,
-    Column,
+    TargetColumn,
     are_about_virtual,
     build_condition_query,
     find_refused_table,
@@ -71,13 +71,13 @@ _NO_SUCH_SESSION = 1094
 Record = TypeVar("Record")
 
 
-class Session:
+class TargetSession:
     """One connection. Statements outside `begin` and `commit` are committed at once.
 
     Methods raise TargetRefused, TargetBusy or TargetUnavailable.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: TargetSection) -> None:
         self.place = f"{target.host}:{target.port}"
         self._dialect: Dialect = target.db_type
         self._open = False
@@ -134,7 +134,7 @@ class Session:
             return self._run(sql)
         except TargetRefused as refusal:
             table = find_refused_table(sql, refusal) if self._open else None
-            columns = self.fetch_records(Column, COLUMNS_SQL, table) if table is not None else ()
+            columns = self.fetch_records(TargetColumn, COLUMNS_SQL, table) if table is not None else ()
             if not any(column.is_virtual for column in columns):
                 raise
             log.info("virtual_columns_not_strict", target=self.place, table=".".join(table or ()), reason=str(refusal))
@@ -146,7 +146,7 @@ class Session:
         except (err.MySQLError, OSError) as error:
             raise translate_error(_as_mysql(error), self.place, sql) from error
 
-    def _write_leniently(self, sql: str, columns: Sequence[Column], refusal: TargetRefused) -> int:
+    def _write_leniently(self, sql: str, columns: Sequence[TargetColumn], refusal: TargetRefused) -> int:
         """Run `sql` not strict. Raises `refusal` if values do not fit columns that are not virtual."""
         self._try(f"SET SESSION max_error_count = {_MOST_WARNINGS}")
         only_values = self._reads_without_warning(build_condition_query(sql))
@@ -219,7 +219,7 @@ class Session:
             if get_error_code(error) != _NO_SUCH_SESSION:
                 raise
 
-    def _connect(self, target: Target) -> pymysql.Connection[Any]:
+    def _connect(self, target: TargetSection) -> pymysql.Connection[Any]:
         try:
             link = SqlLink(
                 host=target.host,

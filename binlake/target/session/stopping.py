@@ -15,9 +15,9 @@ from types import FrameType
 
 import structlog
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import BinlakeError, Transient
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 log = structlog.get_logger()
 
@@ -67,7 +67,7 @@ class StopFlag:
 class StatementKiller:
     """Watches `stop` while the context is open. After the grace time it kills the sessions of `connections` (ids)."""
 
-    def __init__(self, target: Target, stop: StopFlag, connections: Callable[[], list[int]]) -> None:
+    def __init__(self, target: TargetSection, stop: StopFlag, connections: Callable[[], list[int]]) -> None:
         self._target = target
         self._stop = stop
         self._connections = connections
@@ -93,7 +93,7 @@ class StatementKiller:
     def _kill(self) -> None:
         log.warning("statements_killed", after_s=self._target.graceful_stop_timeout_s)
         try:
-            with closing(Session(self._target)) as session:
+            with closing(TargetSession(self._target)) as session:
                 for connection in self._connections():
                     session.kill(connection)
         except BinlakeError as error:

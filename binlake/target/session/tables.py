@@ -13,7 +13,7 @@ from typing import NamedTuple
 from binlake.base import sqlfiles
 from binlake.errors import TargetRefused
 from binlake.statements.literal import quote_name, quote_qualified_name
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 _ENGINE = "InnoDB"
 
@@ -23,7 +23,7 @@ class _TableEngine(NamedTuple):
     engine: str
 
 
-def create_tables(session: Session, schema: str) -> None:
+def create_tables(session: TargetSession, schema: str) -> None:
     """Create the checkpoint schema and its tables if they are missing. Only reads if all exist.
 
     Raises TargetRefused, also if their engine has no transactions.
@@ -36,12 +36,12 @@ def create_tables(session: Session, schema: str) -> None:
     require_transactions(session, schema, wanted)
 
 
-def has_tables(session: Session, schema: str) -> bool:
+def has_tables(session: TargetSession, schema: str) -> bool:
     """True when any version of Binlake has created its tables there."""
     return _list_tables(session, schema).issuperset(sqlfiles.TABLES)
 
 
-def require_transactions(session: Session, schema: str, tables: Sequence[str]) -> None:
+def require_transactions(session: TargetSession, schema: str, tables: Sequence[str]) -> None:
     """Raises TargetRefused when one of `tables` has an engine without transactions."""
     unsafe = _find_tables_without_transactions(session, schema, tables)
     if unsafe:
@@ -55,20 +55,20 @@ def require_transactions(session: Session, schema: str, tables: Sequence[str]) -
         )
 
 
-def default_to_transactions(session: Session) -> None:
+def default_to_transactions(session: TargetSession) -> None:
     """Make CREATE TABLE without an engine use one with transactions, whatever the server's default is."""
     default = "SELECT TRANSACTIONS FROM information_schema.ENGINES WHERE ENGINE = @@default_storage_engine"
     if session.fetch_value(default) == "NO":
         session.execute(f"SET SESSION default_storage_engine = {_ENGINE}")
 
 
-def _list_tables(session: Session, schema: str) -> set[str]:
+def _list_tables(session: TargetSession, schema: str) -> set[str]:
     return set(
         session.fetch_column("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", (schema,))
     )
 
 
-def _find_tables_without_transactions(session: Session, schema: str, tables: Sequence[str]) -> list[_TableEngine]:
+def _find_tables_without_transactions(session: TargetSession, schema: str, tables: Sequence[str]) -> list[_TableEngine]:
     return session.fetch_records(
         _TableEngine,
         "SELECT t.TABLE_NAME, t.ENGINE FROM information_schema.TABLES t"

@@ -29,11 +29,11 @@ COLUMNS_SQL = (
     "SELECT COLUMN_NAME, DATA_TYPE, EXTRA LIKE '%%VIRTUAL GENERATED%%' FROM information_schema.COLUMNS"
     " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 )
-"""What `Column` is made of."""
+"""What `TargetColumn` is made of."""
 
 
 @dataclass(frozen=True)
-class Column:
+class TargetColumn:
     """A column of the target."""
 
     name: str
@@ -61,7 +61,7 @@ def build_condition_query(sql: str) -> str | None:
     return f"SELECT 1 FROM {render(tokens[start : start + 3])} {render(tokens[where:])}"
 
 
-def are_about_virtual(columns: Iterable[Column], warnings: Iterable[Warning], *, only_values: bool) -> bool:
+def are_about_virtual(columns: Iterable[TargetColumn], warnings: Iterable[Warning], *, only_values: bool) -> bool:
     """Whether the warnings of a statement that writes a table of `columns` are only about values of virtual columns.
 
     `only_values`: whether none of them can be of the statement's condition.
@@ -70,7 +70,7 @@ def are_about_virtual(columns: Iterable[Column], warnings: Iterable[Warning], *,
     return all(_is_about_virtual(by_name, warning, only_values=only_values) for warning in warnings)
 
 
-def _is_about_virtual(columns: Mapping[str, Column], warning: Warning, *, only_values: bool) -> bool:
+def _is_about_virtual(columns: Mapping[str, TargetColumn], warning: Warning, *, only_values: bool) -> bool:
     level, code, text = warning
     if level == "Note" or code in _DEPRECATIONS:
         return True

@@ -25,7 +25,7 @@ EXPRESSION_KEY = "expression key: not on the target"
 
 
 @dataclass(frozen=True)
-class Rules:
+class CaptureRules:
     """The rules for a target of `dialect` (mariadb, mysql, tidb); `new_collation` as in `compare_state`."""
 
     dialect: Dialect

@@ -18,7 +18,7 @@ from binlake.compare.structure import parse_create
 from binlake.compare.values import as_latin1, build_canonical_converter, decode_captured_value, list_exemptions
 from binlake.errors import WireError
 from binlake.testkit.captures.capture import Json, StateAt
-from binlake.testkit.captures.rules import Rules
+from binlake.testkit.captures.rules import CaptureRules
 from binlake.testkit.captures.target import TargetView
 
 _MOST_DIFFERENCES = 20
@@ -66,14 +66,14 @@ def compare_state(
     target = TargetView(connection, dialect, ignored)
     result = Comparison(state.commit_ts, state.step)
     present = target.list_tables()
-    for difference in _find_differences(state, target, present, Rules(dialect, new_collation), result):
+    for difference in _find_differences(state, target, present, CaptureRules(dialect, new_collation), result):
         if len(result.differences) < _MOST_DIFFERENCES:
             result.differences.append(difference)
     return result
 
 
 def _find_differences(
-    state: StateAt, target: TargetView, present: set[tuple[str, str, str]], rules: Rules, result: Comparison
+    state: StateAt, target: TargetView, present: set[tuple[str, str, str]], rules: CaptureRules, result: Comparison
 ) -> Iterator[str]:
     yield from _compare_lists(state, target, present, result)
     names = {(db, name) for db, name, _ in present}
@@ -108,7 +108,7 @@ def _compare_lists(
         yield f"{db}.{name}: {kind.lower()} only on the target"
 
 
-def _compare_table(table: Json, target: TargetView, rules: Rules, result: Comparison) -> Iterator[str]:
+def _compare_table(table: Json, target: TargetView, rules: CaptureRules, result: Comparison) -> Iterator[str]:
     expected = parse_create(table["create"], table["types"])
     found = target.read_structure(table["schema"], table["name"])
     shape_differences = list(rules.find_differences(expected, found, result.exemptions))

@@ -7,6 +7,6 @@ port, `command` is `binlake capture`.
 from binlake.pump_service.statusport.server import StatusServer
 from binlake.testkit.replay.clock import ReplayClock
 from binlake.testkit.replay.replayer import Replayer, ReplayResult
-from binlake.testkit.replay.schedule import ReplaySchedule, Step
+from binlake.testkit.replay.schedule import ReplaySchedule, ReplayStep
 
-__all__ = ["ReplayClock", "ReplayResult", "ReplaySchedule", "Replayer", "StatusServer", "Step"]
+__all__ = ["ReplayClock", "ReplayResult", "ReplaySchedule", "ReplayStep", "Replayer", "StatusServer"]

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from binlake.base.arguments import add_output
-from binlake.cluster.placement import ClockClient, EtcdClient, PdClient, Registry
+from binlake.cluster.placement import ClockClient, EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import PumpClient
 from binlake.errors import ConfigError
 from binlake.pump_service.statusport.arguments import add_status_port, build_status_tls
@@ -122,7 +122,7 @@ def _open_client(urls: list[str], capture: Capture) -> Iterator[PumpClient]:
                 where={"capture": capture.name, "pd": ",".join(urls)},
                 hint=f"start `binlake pd --cluster-id {expected}` with a fresh data directory",
             )
-        with PumpClient(Registry(etcd), cluster) as client:
+        with PumpClient(NodeRegistry(etcd), cluster) as client:
             yield client
     finally:
         etcd.close()

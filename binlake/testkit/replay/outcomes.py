@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from google.protobuf.message import DecodeError
 
 from binlake.errors import WireError
-from binlake.pump_service.statusport.answers import Transaction
+from binlake.pump_service.statusport.answers import PrewrittenTransaction
 from binlake.testkit.captures.capture import Capture
 from binlake.wire import binlog_pb2 as pb
 
@@ -19,9 +19,9 @@ from binlake.wire import binlog_pb2 as pb
 class Outcomes:
     """The transactions of a capture by start_ts and by primary key."""
 
-    def __init__(self, transactions: Iterable[Transaction]) -> None:
+    def __init__(self, transactions: Iterable[PrewrittenTransaction]) -> None:
         self.by_start = {one.start_ts: one for one in transactions}
-        self.by_key: dict[bytes, list[Transaction]] = {}
+        self.by_key: dict[bytes, list[PrewrittenTransaction]] = {}
         for one in sorted(self.by_start.values(), key=lambda transaction: transaction.start_ts):
             self.by_key.setdefault(one.key, []).append(one)
 
@@ -32,7 +32,7 @@ class Outcomes:
         orphans = keys.keys() - ended
         truth = _read_recorded(capture, orphans)
         return cls(
-            Transaction(start, key, commits.get(start) or truth.get(start, 0), start in orphans)
+            PrewrittenTransaction(start, key, commits.get(start) or truth.get(start, 0), start in orphans)
             for start, key in keys.items()
         )
 

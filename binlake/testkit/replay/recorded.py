@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from binlake.pump_service.statusport.answers import History, Json, build_mvcc_body, lock_record, write_record
+from binlake.pump_service.statusport.answers import Json, StatusJobs, build_mvcc_body, lock_record, write_record
 from binlake.pump_service.statusport.server import StatusServer
 from binlake.rpc import Tls
 from binlake.testkit.captures.capture import Capture
@@ -21,10 +21,12 @@ def build_status_server(
     tls: Tls | None = None,
 ) -> StatusServer:
     """The status port of a recorded TiDB as of `now()`. Raises ConfigError, as StatusServer does."""
-    return StatusServer(capture.meta, History(capture.read_jobs()), Mvcc.of(capture, outcomes), now, addr, tls=tls)
+    return StatusServer(
+        capture.meta, StatusJobs(capture.read_jobs()), RecordedMvcc.of(capture, outcomes), now, addr, tls=tls
+    )
 
 
-class Mvcc:
+class RecordedMvcc:
     """Locks and write records of the primary keys in a capture.
 
     If the capture recorded a real answer for a key, its entries (with values) are used; the rest is derived from the
@@ -36,7 +38,7 @@ class Mvcc:
         self._recorded = recorded
 
     @classmethod
-    def of(cls, capture: Capture, outcomes: Outcomes) -> Mvcc:
+    def of(cls, capture: Capture, outcomes: Outcomes) -> RecordedMvcc:
         """Read the recorded answers in `http/`."""
         recorded: dict[str, list[Json]] = {}
         for answer in capture.read_http_answers():

@@ -21,7 +21,7 @@ from binlake import tso
 from binlake.testkit.captures.capture import Capture
 from binlake.testkit.replay.clock import ReplayClock
 from binlake.testkit.replay.outcomes import Outcomes
-from binlake.testkit.replay.schedule import ReplaySchedule, Step, parse_binlog
+from binlake.testkit.replay.schedule import ReplaySchedule, ReplayStep, parse_binlog
 from binlake.wire import binlog_pb2 as pb
 
 log = structlog.get_logger()
@@ -37,7 +37,7 @@ _FAR = tso.compose(
 _AHEAD = tso.compose(5000)  # a binlog further above the bound waits for the binlogs in flight
 
 
-class Writer(Protocol):
+class ReplayWriter(Protocol):
     """The pump client."""
 
     def write_prewrite(self, binlog: pb.Binlog) -> str:
@@ -68,15 +68,21 @@ class Replayer:
     """One replay of one capture. `rate`: binlogs a second, None = as fast as the pumps accept them."""
 
     def __init__(
-        self, capture: Capture, outcomes: Outcomes, client: Writer, clock: ReplayClock, *, rate: float | None = None
+        self,
+        capture: Capture,
+        outcomes: Outcomes,
+        client: ReplayWriter,
+        clock: ReplayClock,
+        *,
+        rate: float | None = None,
     ) -> None:
         self.schedule = ReplaySchedule.of(capture, outcomes)
         self._capture = capture
         self._client = client
         self._clock = clock
         self._rate = rate
-        self._ready: queue.SimpleQueue[tuple[Step, pb.Binlog] | None] = queue.SimpleQueue()
-        self._parked: deque[tuple[Step, pb.Binlog]] = deque()
+        self._ready: queue.SimpleQueue[tuple[ReplayStep, pb.Binlog] | None] = queue.SimpleQueue()
+        self._parked: deque[tuple[ReplayStep, pb.Binlog]] = deque()
         self._pump_of: dict[int, str] = {}
         self._state = threading.Condition()
         self._ended = threading.Event()
@@ -141,7 +147,7 @@ class Replayer:
                     self._parked.append((step, binlog))
                     self._unpark()
 
-    def _has_room(self, step: Step) -> bool:
+    def _has_room(self, step: ReplayStep) -> bool:
         if self._in_flight >= 4 * WRITERS or self._bytes >= MAX_BYTES:
             return False
         return not self._in_flight or max(step.start_ts, step.commit_ts) <= self.schedule.compute_bound() + _AHEAD
@@ -165,7 +171,7 @@ class Replayer:
                     self._state.notify_all()
                 return
 
-    def _write(self, step: Step, binlog: pb.Binlog) -> None:
+    def _write(self, step: ReplayStep, binlog: pb.Binlog) -> None:
         if max(step.start_ts, step.commit_ts) > self._clock.read_ts() + _FAR:
             self._lead_clock()
         if step.is_prewrite:

@@ -22,7 +22,7 @@ from binlake.wire import binlog_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReplayStep:
     """One binlog of the capture. `needs`: how many prewrites must be acked before it is written (0 for a prewrite);
     `holds`: the commit_ts that the clock must not reach until this step is acked, 0 = none."""
 
@@ -46,7 +46,7 @@ class ReplaySchedule:
     R-09: otherwise a commit_ts would be logged before a P that commits below it).
     """
 
-    def __init__(self, steps: Iterable[Step]) -> None:
+    def __init__(self, steps: Iterable[ReplayStep]) -> None:
         self.steps = tuple(steps)
         self._lock = threading.Lock()
         self._holds = sorted((step.holds, step.index) for step in self.steps if step.holds)
@@ -82,20 +82,20 @@ class ReplaySchedule:
                 self._next += 1
             return self._holds[self._next][0] if self._next < len(self._holds) else tso.MAX_TS
 
-    def ack(self, step: Step) -> None:
+    def ack(self, step: ReplayStep) -> None:
         """Record that `step` is durable on a pump."""
         with self._lock:
             self._acked[step.index] = 1
             while self._prefix < len(self._prewrites) and self._acked[self._prewrites[self._prefix]]:
                 self._prefix += 1
 
-    def may_write(self, step: Step) -> bool:
+    def may_write(self, step: ReplayStep) -> bool:
         """Whether everything that must be durable before `step` is durable."""
         with self._lock:
             return self._prefix >= step.needs
 
 
-def _read_steps(capture: Capture, outcomes: Outcomes) -> Iterable[Step]:
+def _read_steps(capture: Capture, outcomes: Outcomes) -> Iterable[ReplayStep]:
     prewrites = 0
     known: set[int] = set()
     for index, payload in enumerate(capture.read_binlogs()):
@@ -105,13 +105,13 @@ def _read_steps(capture: Capture, outcomes: Outcomes) -> Iterable[Step]:
             prewrites += 1
             known.add(start)
             # The pump itself writes an orphan's C after asking the source; until then its P holds the clock.
-            yield Step(index, binlog.tp, start, 0, 0, outcomes.look_up_orphan_commit_ts(start))
+            yield ReplayStep(index, binlog.tp, start, 0, 0, outcomes.look_up_orphan_commit_ts(start))
         elif start not in known:
             where = {"capture": capture.name, "binlog": index, "start_ts": start}
             raise WireError("a commit or rollback comes before its prewrite", where=where)
         else:
             held = binlog.commit_ts if binlog.tp == pb.Commit else 0
-            yield Step(index, binlog.tp, start, binlog.commit_ts, prewrites, held)
+            yield ReplayStep(index, binlog.tp, start, binlog.commit_ts, prewrites, held)
 
 
 def parse_binlog(capture: Capture, index: int, payload: bytes) -> pb.Binlog:

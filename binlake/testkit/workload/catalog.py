@@ -17,7 +17,7 @@ from binlake.rows.schema.forms import Json, build_database_json, build_job_json
 from binlake.testkit.workload.definitions import create_sql
 from binlake.testkit.workload.kinds import require_kind
 from binlake.testkit.workload.spec import Spec
-from binlake.testkit.workload.tables import ID, Table, build_table
+from binlake.testkit.workload.tables import ID, WorkloadTable, build_table
 
 _MOST_COLUMNS = 24
 _FIRST_ID = 102
@@ -25,7 +25,7 @@ _DROPS = frozenset({Action.DROP_TABLE, Action.DROP_COLUMN, Action.DROP_INDEX})
 
 
 @dataclass(frozen=True)
-class Ddl:
+class WorkloadDdl:
     """An executed statement; `states`: the schema states at which TiDB writes a binlog, the last one is final.
 
     `job(start_ts, finished_ts)` returns its entry in the history.
@@ -38,7 +38,7 @@ class Ddl:
     job: Callable[[int, int], Json]
 
 
-class Catalog:
+class WorkloadCatalog:
     """Not thread-safe. `tables` in order of creation; `version`: the schema version that transactions carry now."""
 
     def __init__(self, spec: Spec) -> None:
@@ -48,9 +48,9 @@ class Catalog:
         self._names = itertools.count(1)
         self._turn = 0
         self.version = 0
-        self.tables: list[Table] = []
+        self.tables: list[WorkloadTable] = []
 
-    def create_initial_tables(self) -> Iterator[Ddl]:
+    def create_initial_tables(self) -> Iterator[WorkloadDdl]:
         """CREATE DATABASE and the initial tables."""
         info = build_database_json(next(self._ids), self._spec.db)
         self._db = DbInfo.from_json(info)
@@ -59,14 +59,14 @@ class Catalog:
         for number in range(self._spec.tables):
             yield self._create_table(keyed=number < self._spec.tables - self._spec.keyless)
 
-    def execute_next(self) -> Ddl | None:
+    def execute_next(self) -> WorkloadDdl | None:
         """Execute the next kind of DDL on a random table; None when no table allows that kind now."""
         kind = self._spec.ddl[self._turn % len(self._spec.ddl)]
         self._turn += 1
         table = self._random.choice(self.tables)
         return self._KINDS[kind](self, table)
 
-    def _add_column(self, table: Table) -> Ddl | None:
+    def _add_column(self, table: WorkloadTable) -> WorkloadDdl | None:
         if len(table.columns) >= _MOST_COLUMNS:
             return None
         word = self._random.choice(self._spec.columns)
@@ -82,7 +82,7 @@ class Catalog:
             part.rows = {row_id: {**row, col.name: col.default} for row_id, row in part.rows.items()}
         return self._alter(Action.ADD_COLUMN, table, f"ADD COLUMN {col.sql}")
 
-    def _drop_column(self, table: Table) -> Ddl | None:
+    def _drop_column(self, table: WorkloadTable) -> WorkloadDdl | None:
         indexed = {column for _, _, column in table.indexes}
         names = [name for name in table.fresh if name not in indexed]
         if len(table.fresh) < 2 or not names:
@@ -94,7 +94,7 @@ class Catalog:
             part.rows = {row_id: {n: v for n, v in row.items() if n != name} for row_id, row in part.rows.items()}
         return self._alter(Action.DROP_COLUMN, table, f"DROP COLUMN `{name}`")
 
-    def _modify_column(self, table: Table) -> Ddl | None:
+    def _modify_column(self, table: WorkloadTable) -> WorkloadDdl | None:
         wide = [n for n, (_, col) in enumerate(table.columns) if col.tp == t.VARCHAR and col.flen < 8000]
         if not wide:
             return None
@@ -103,7 +103,7 @@ class Catalog:
         table.columns[at] = (number, replace(col, flen=col.flen + 16))
         return self._alter(Action.MODIFY_COLUMN, table, f"MODIFY COLUMN {table.columns[at][1].sql}")
 
-    def _add_index(self, table: Table) -> Ddl | None:
+    def _add_index(self, table: WorkloadTable) -> WorkloadDdl | None:
         plain = [col.name for _, col in table.columns if col.tp in t.INTEGERS and col.name != ID]
         if not plain or len(table.indexes) > 8:
             return None
@@ -112,13 +112,13 @@ class Catalog:
         table.indexes.append((number, f"k{number}_{column}", column))
         return self._alter(Action.ADD_INDEX, table, f"ADD INDEX `{table.indexes[-1][1]}`(`{column}`)")
 
-    def _drop_index(self, table: Table) -> Ddl | None:
+    def _drop_index(self, table: WorkloadTable) -> WorkloadDdl | None:
         if not table.indexes:
             return None
         _, name, _ = table.indexes.pop()
         return self._alter(Action.DROP_INDEX, table, f"DROP INDEX `{name}`")
 
-    def _truncate(self, table: Table) -> Ddl:
+    def _truncate(self, table: WorkloadTable) -> WorkloadDdl:
         old = table.table_id
         table.table_id = next(self._ids)
         for part in table.parts:
@@ -128,32 +128,32 @@ class Catalog:
             Action.TRUNCATE_TABLE, f"TRUNCATE TABLE `{table.name}`;", (old, table.name), table.build_info()
         )
 
-    def _rename_table(self, table: Table) -> Ddl:
+    def _rename_table(self, table: WorkloadTable) -> WorkloadDdl:
         old, table.name = table.name, f"t{next(self._names)}"
         table.rebuild(self._db)
         query = f"RENAME TABLE `{old}` TO `{table.name}`;"
         return self._finish(Action.RENAME_TABLE, query, (table.table_id, old), table.build_info())
 
-    def _drop_table(self, table: Table) -> Ddl | None:
+    def _drop_table(self, table: WorkloadTable) -> WorkloadDdl | None:
         if len(self.tables) <= self._spec.tables:
             return None
         self.tables.remove(table)
         query = f"DROP TABLE `{self._spec.db}`.`{table.name}`;"
         return self._finish(Action.DROP_TABLE, query, (table.table_id, table.name), table.build_info())
 
-    def _add_table(self, table: Table) -> Ddl | None:
+    def _add_table(self, table: WorkloadTable) -> WorkloadDdl | None:
         if len(self.tables) >= 2 * self._spec.tables:
             return None
         return self._create_table(keyed=table.keyed)
 
-    def _create_table(self, *, keyed: bool) -> Ddl:
+    def _create_table(self, *, keyed: bool) -> WorkloadDdl:
         table = build_table(self._spec, next(self._ids), f"t{next(self._names)}", keyed=keyed)
         table.rebuild(self._db)
         self.tables.append(table)
         query = create_sql(table.name, [col for _, col in table.columns], table.render_keys()) + ";"
         return self._finish(Action.CREATE_TABLE, query, (table.table_id, table.name), table.build_info())
 
-    def _alter(self, action: Action, table: Table, clause: str) -> Ddl:
+    def _alter(self, action: Action, table: WorkloadTable, clause: str) -> WorkloadDdl:
         table.rebuild(self._db)
         return self._finish(
             action, f"ALTER TABLE `{table.name}` {clause};", (table.table_id, table.name), table.build_info()
@@ -167,7 +167,7 @@ class Catalog:
         info: Json | None = None,
         *,
         db_info: Json | None = None,
-    ) -> Ddl:
+    ) -> WorkloadDdl:
         self.version += 1
         version, job_id, schema = self.version, next(self._ids), (self._db.id, self._spec.db)
         final = 0 if action in _DROPS else PUBLIC
@@ -180,9 +180,9 @@ class Catalog:
                 finished_ts=finished_ts, db_info=db_info, table_info=info,
             )  # fmt: skip
 
-        return Ddl(action, query, job_id, states, build_job)
+        return WorkloadDdl(action, query, job_id, states, build_job)
 
-    _KINDS: dict[str, Callable[[Catalog, Table], Ddl | None]] = {  # noqa: RUF012 - a constant
+    _KINDS: dict[str, Callable[[WorkloadCatalog, WorkloadTable], WorkloadDdl | None]] = {  # noqa: RUF012 - a constant
         "add-column": _add_column,
         "drop-column": _drop_column,
         "modify-column": _modify_column,

@@ -17,10 +17,10 @@ import structlog
 from binlake import tso
 from binlake.base.arguments import add_output
 from binlake.cluster.control.commands import add_cluster, build_tls
-from binlake.cluster.placement import EtcdClient, PdClient, Registry
+from binlake.cluster.placement import EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import ClientOptions, PumpClient
 from binlake.pump_service.probes import Probes, find_no_reason
-from binlake.pump_service.statusport.answers import History
+from binlake.pump_service.statusport.answers import StatusJobs
 from binlake.pump_service.statusport.arguments import add_status_port, build_status_tls
 from binlake.pump_service.statusport.server import StatusServer
 from binlake.pump_service.waits import wait_for_event
@@ -81,7 +81,7 @@ class WorkloadCommand:
         with ExitStack() as stack:
             pd, client = stack.enter_context(_connect(args))
             clock = stack.enter_context(closing(SharedClock(pd)))
-            transactions, history = LiveTransactions(), History()
+            transactions, history = LiveTransactions(), StatusJobs()
             meta = {"version": VERSION, "case": "workload", "seed": spec.seed}
             recording = Recording(args.record, pd.fetch_cluster_id(), spec.seed) if args.record else None
             runner = Runner(spec, client, clock.fetch_ts, transactions, history, recording)
@@ -200,7 +200,7 @@ def _connect(args: argparse.Namespace) -> Iterator[tuple[PdClient, PumpClient]]:
     urls, tls = _split_words(args.pd_urls), build_tls(args)
     with closing(PdClient(urls, tls=tls)) as pd, closing(EtcdClient(urls, tls=tls)) as etcd:
         options = ClientOptions(strategy=args.strategy, label=args.label, socket=args.socket, tls=tls)
-        with PumpClient(None if args.socket else Registry(etcd), pd.fetch_cluster_id(), options) as client:
+        with PumpClient(None if args.socket else NodeRegistry(etcd), pd.fetch_cluster_id(), options) as client:
             yield pd, client
 
 
@@ -208,7 +208,7 @@ def _settle(args: argparse.Namespace, ts: int) -> None:
     """Wait until each online pump has passed `ts`, fetched after the run: then all lost outcomes are resolved."""
     until = time.monotonic() + _SETTLE_S
     with closing(EtcdClient(_split_words(args.pd_urls), tls=build_tls(args))) as etcd:
-        registry = Registry(etcd)
+        registry = NodeRegistry(etcd)
         while behind := [p.node_id for p in registry.list_pumps() if p.state == "online" and p.max_commit_ts < ts]:
             if time.monotonic() > until:
                 log.warning("pumps_behind", pumps=behind, ts=ts, hint="--keep-serving")

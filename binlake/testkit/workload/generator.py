@@ -9,7 +9,7 @@ from typing import Literal
 
 from binlake.rows.codec import MutationBuilder, encode_prewrite_value
 from binlake.testkit.workload.spec import Faults, Spec
-from binlake.testkit.workload.tables import Row, Table
+from binlake.testkit.workload.tables import Row, WorkloadTable
 
 Fate = Literal["commit", "rollback", "lose_commit", "lose_rollback", "hold", "double"]
 _FATES: tuple[Fate, ...] = ("rollback", "lose_commit", "lose_rollback", "hold", "double")
@@ -17,10 +17,10 @@ _TRIES = 8  # tries to pick a row that is not in an open transaction
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class WorkloadChange:
     """One row change; `before` None = insert, `after` None = delete."""
 
-    table: Table
+    table: WorkloadTable
     row_id: int
     before: Row | None
     after: Row | None
@@ -30,7 +30,7 @@ class Change:
 class Draft:
     """A transaction that is not written yet. `holds`: how many later transactions begin before a held one ends."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[WorkloadChange, ...]
     fate: Fate
     holds: int
 
@@ -59,7 +59,7 @@ class Generator:
         self._random = Random(f"{spec.seed}/writer/{writer}")
         self._open: set[tuple[int, int]] = set()
 
-    def draft(self, tables: Sequence[Table]) -> Draft:
+    def draft(self, tables: Sequence[WorkloadTable]) -> Draft:
         """The next transaction; until `end`, no other transaction changes its rows."""
         fate = choose_fate(self._spec.faults, self._random.random())
         overlay: dict[tuple[int, int], Row | None] = {}
@@ -75,21 +75,21 @@ class Generator:
                 change.table.parts[self._writer].put(change.row_id, change.after)
             self._open.discard((change.table.table_id, change.row_id))
 
-    def _build_change(self, table: Table, overlay: dict[tuple[int, int], Row | None]) -> Change:
+    def _build_change(self, table: WorkloadTable, overlay: dict[tuple[int, int], Row | None]) -> WorkloadChange:
         part = table.parts[self._writer]
         (kind,) = self._random.choices(("insert", "update", "delete"), self._spec.mix)
         row_id = self._pick_existing(table, kind == "update", overlay) if kind != "insert" else None
         if row_id is None:
             row_id = part.take_id()
-            change = Change(table, row_id, None, table.build_row(row_id, self._random))
+            change = WorkloadChange(table, row_id, None, table.build_row(row_id, self._random))
         else:
             before = overlay.get((table.table_id, row_id)) or part.rows[row_id]
             after = table.change_row(before, self._random) if kind == "update" else None
-            change = Change(table, row_id, before, after)
+            change = WorkloadChange(table, row_id, before, after)
         overlay[table.table_id, row_id] = change.after
         return change
 
-    def _pick_existing(self, table: Table, hot: bool, overlay: dict[tuple[int, int], Row | None]) -> int | None:
+    def _pick_existing(self, table: WorkloadTable, hot: bool, overlay: dict[tuple[int, int], Row | None]) -> int | None:
         """A row that this transaction may change; None if none was found. `hot` False: do not pick a hot row."""
         ids, spec = table.parts[self._writer].ids, self._spec
         hot_ids = min(spec.hot_keys, len(ids))

@@ -35,7 +35,7 @@ class Latencies:
         return 0.0
 
 
-class Pace:
+class CallPace:
     """Lets `rate` callers a second pass, over all threads; 0 = without a limit."""
 
     def __init__(self, rate: float) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 
 from binlake.rows.schema.forms import CHARSET, COLLATE
 from binlake.testkit.workload.definitions import Col
-from binlake.testkit.workload.tables import ID, Table, build_row_formatter
+from binlake.testkit.workload.tables import ID, WorkloadTable, build_row_formatter
 from binlake.wire import binlog_pb2 as pb
 
 Json = dict[str, Any]
 _LENGTH = struct.Struct("<I")
 
 
-def build_state_lines(db: str, tables: Iterable[Table], commit_ts: int, step: str = "end") -> Iterator[Json]:
+def build_state_lines(db: str, tables: Iterable[WorkloadTable], commit_ts: int, step: str = "end") -> Iterator[Json]:
     """The lines of states.jsonl for the state at `commit_ts`."""
     tables = list(tables)
     names = sorted([db, table.name, "BASE TABLE"] for table in tables)
@@ -41,7 +41,7 @@ def write_lines(path: Path, lines: Iterable[Json]) -> None:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def _create_sql(table: Table) -> str:
+def _create_sql(table: WorkloadTable) -> str:
     parts = [f"  {_render_column(col)}" for _, col in table.columns] + [f"  {key}" for key in table.render_keys()]
     options = f"ENGINE=InnoDB DEFAULT CHARSET={CHARSET} COLLATE={COLLATE}"
     return f"CREATE TABLE `{table.name}` (\n" + ",\n".join(parts) + f"\n) {options}"

@@ -16,10 +16,10 @@ from typing import Protocol
 import structlog
 
 from binlake.errors import SourceUnavailable
-from binlake.pump_service.statusport.answers import History
-from binlake.testkit.workload.catalog import Catalog, Ddl
+from binlake.pump_service.statusport.answers import StatusJobs
+from binlake.testkit.workload.catalog import WorkloadCatalog, WorkloadDdl
 from binlake.testkit.workload.generator import Draft, Generator
-from binlake.testkit.workload.measure import Latencies, Pace
+from binlake.testkit.workload.measure import CallPace, Latencies
 from binlake.testkit.workload.source import LiveTransactions
 from binlake.testkit.workload.spec import Spec
 from binlake.wire import binlog_pb2 as pb
@@ -30,7 +30,7 @@ log = structlog.get_logger()
 _AGAIN_S = 0.5  # before a retry, when PD or all pumps were unavailable
 
 
-class Client(Protocol):
+class WorkloadClient(Protocol):
     """The pump client."""
 
     def write_prewrite(self, binlog: pb.Binlog) -> str:
@@ -46,7 +46,7 @@ class Client(Protocol):
         """Expect no C or R for this P."""
 
 
-class Journal(Protocol):
+class WorkloadJournal(Protocol):
     """Receives everything that was written: the recording, or a test's checker."""
 
     def record_binlog(self, binlog: pb.Binlog) -> None:
@@ -103,11 +103,11 @@ class Runner:
     def __init__(
         self,
         spec: Spec,
-        client: Client,
+        client: WorkloadClient,
         fetch_ts: Callable[[], int],
         transactions: LiveTransactions,
-        history: History,
-        journal: Journal | None = None,
+        history: StatusJobs,
+        journal: WorkloadJournal | None = None,
     ) -> None:
         self._spec = spec
         self._client = client
@@ -115,12 +115,12 @@ class Runner:
         self._transactions = transactions
         self._history = history
         self._journal = journal or NoJournal()
-        self.catalog = Catalog(spec)
+        self.catalog = WorkloadCatalog(spec)
         self.tally = Tally()
         self.latencies = Latencies()
         self.seconds = 0.0
         self._trouble = ""
-        self._pace = Pace(spec.rate)
+        self._pace = CallPace(spec.rate)
         self._stopped = threading.Event()
         self._deadline = float("inf")
         self._rounds = 0
@@ -271,7 +271,7 @@ class Runner:
         self._journal.record_binlog(end)
         (self._client.send_commit if end.tp == pb.Commit else self._client.send_rollback)(end)
 
-    def _write_ddl(self, ddl: Ddl) -> None:
+    def _write_ddl(self, ddl: WorkloadDdl) -> None:
         for state in ddl.states:
             start_ts, commit_ts = self._write_ddl_binlog(ddl, state)
         job = ddl.job(start_ts, self._retry_fetch_ts())
@@ -280,7 +280,7 @@ class Runner:
         self.tally.add("ddl", commit_ts)
         log.info("workload_ddl", query=ddl.query, commit_ts=commit_ts)
 
-    def _write_ddl_binlog(self, ddl: Ddl, state: int) -> tuple[int, int]:
+    def _write_ddl_binlog(self, ddl: WorkloadDdl, state: int) -> tuple[int, int]:
         """(start_ts, commit_ts); tried until a pump has it, as TiDB's DDL owner does."""
         while True:
             start_ts = self._retry_fetch_ts()

@@ -9,7 +9,13 @@ import struct
 import threading
 from concurrent.futures import Future
 
-from binlake.pump_service.statusport.answers import Json, Transaction, build_mvcc_body, lock_record, write_record
+from binlake.pump_service.statusport.answers import (
+    Json,
+    PrewrittenTransaction,
+    build_mvcc_body,
+    lock_record,
+    write_record,
+)
 from binlake.tso import Clock
 
 _OPEN = -1
@@ -91,4 +97,4 @@ class LiveTransactions:
             return build_mvcc_body(key, {})
         if commit_ts == _OPEN:
             return build_mvcc_body(key, {"lock": lock_record(start_ts, key)})
-        return build_mvcc_body(key, {"writes": [write_record(Transaction(start_ts, key, commit_ts, False))]})
+        return build_mvcc_body(key, {"writes": [write_record(PrewrittenTransaction(start_ts, key, commit_ts, False))]})

@@ -23,7 +23,7 @@ ID = "id"
 
 
 @dataclass
-class Part:
+class WriterRows:
     """The rows of one writer by row id; `ids` in an order for random choice; `next`: the next id to assign."""
 
     next: int
@@ -56,7 +56,7 @@ class Part:
 
 
 @dataclass
-class Table:
+class WorkloadTable:
     """One table. `columns` in order, including the key; `fresh`: the value generator of each column except the key."""
 
     table_id: int
@@ -64,7 +64,7 @@ class Table:
     columns: list[tuple[int, Col]]
     fresh: dict[str, Value]
     keyed: bool
-    parts: list[Part]
+    parts: list[WriterRows]
     indexes: list[tuple[int, str, str]] = field(default_factory=list)
     origin: dict[str, str] = field(default_factory=dict)
     next_column: int = 100
@@ -119,7 +119,7 @@ class Table:
         return MutationBuilder(self.definition)
 
 
-def build_table(spec: Spec, table_id: int, name: str, *, keyed: bool) -> Table:
+def build_table(spec: Spec, table_id: int, name: str, *, keyed: bool) -> WorkloadTable:
     """An empty table with the columns of `spec`."""
     width = max(1, spec.row_bytes // max(1, sum(word in SIZED for word in spec.columns)))
     columns, fresh = [], dict[str, Value]()
@@ -129,11 +129,11 @@ def build_table(spec: Spec, table_id: int, name: str, *, keyed: bool) -> Table:
         col, value = require_kind(word)(f"c{number - 1}_{word}", width)
         columns.append((number, col))
         fresh[col.name] = value
-    parts = [Part(1 + writer, spec.writers) for writer in range(spec.writers)]
-    return Table(table_id, name, columns, fresh, keyed, parts)
+    parts = [WriterRows(1 + writer, spec.writers) for writer in range(spec.writers)]
+    return WorkloadTable(table_id, name, columns, fresh, keyed, parts)
 
 
-def build_row_formatter(table: Table) -> Callable[[Row], list[object]]:
+def build_row_formatter(table: WorkloadTable) -> Callable[[Row], list[object]]:
     """A function that turns a row of `table` into a list of values in the form of a capture's state."""
     binary = {
         col.name for _, col in table.columns if col.tp == t.BIT or (col.tp in t.STRINGS and col.charset == "binary")

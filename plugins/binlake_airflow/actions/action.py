@@ -30,7 +30,7 @@ def _build_no_params(_: Values) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Action:
+class PageAction:
     """`name`: in addresses; `way`: the kind of the DAG that runs it, or one of AT_ONCE; `about`: what happens, as
     sentences; `grave`: it cannot be undone; `target`: only for replications that have one.
 

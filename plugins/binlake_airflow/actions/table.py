@@ -15,7 +15,7 @@ from binlake_airflow.actions.action import (
     PUMP_FLAGS,
     RESUME_FEED,
     UNPAUSE,
-    Action,
+    PageAction,
     add,
     read_text,
 )
@@ -65,36 +65,36 @@ def _check_outcome(values: Values) -> Mapping[str, str]:
 
 
 WINDOWS = (
-    Action(
+    PageAction(
         "pause", "Pause", "No new window starts. A running task ends, its run then waits.", PAUSE,
         lambda _: ["airflow", "dags", "pause", DAG],
     ),
-    Action(
+    PageAction(
         "resume", "Resume", "The DAG of the windows runs again, by its schedule.", UNPAUSE,
         lambda _: ["airflow", "dags", "unpause", DAG],
     ),
-    Action(
+    PageAction(
         "run", "Run now", "Starts a run of the windows at once, besides the schedule. Runs never overlap: it waits for "
         "the one that is active.", "", lambda _: ["airflow", "dags", "trigger", DAG],
     ),
-    Action(
+    PageAction(
         "registry-pause", "Pause for every scheduler", "Writes into PD's registry that no window of this replication "
         "starts, whoever runs it: Airflow, cron or a person. The pumps keep what has not landed.", ACT,
         lambda _: ["binlake", "pause-drainer", "--node-id", f"binlake-{DAG}", *PUMP_FLAGS],
     ),
-    Action(
+    PageAction(
         "registry-resume", "Resume for every scheduler", "Takes back Pause for every scheduler, or offline.", ACT,
         lambda _: ["binlake", "resume-drainer", "--node-id", f"binlake-{DAG}", *PUMP_FLAGS],
     ),
-    Action(
+    PageAction(
         "recover", "Recover", "Finishes the interrupted window without the source. Writes only when PD does not answer "
         "and the target is not consistent.", "recover", lambda _: ["binlake", "recover", *_REPLICATION], target=True,
     ),
-    Action(
+    PageAction(
         "maintain", "Maintain the lake", "Joins small files and deletes what is no longer needed; windows go on.",
         "maintain", lambda _: ["binlake", "maintain", *_REPLICATION],
     ),
-    Action(
+    PageAction(
         "load", "Load again", "Reads all rows of the source, or follows the feeder's load, until they have arrived. "
         "A load that was interrupted is resumed.", "bootstrap",
         lambda v: ["binlake", "bootstrap", *add("--until", v["until"]), *add("--at", v["at"]), *_REPLICATION],
@@ -105,7 +105,7 @@ WINDOWS = (
     ),
 )  # fmt: skip
 ROWS = (
-    Action(
+    PageAction(
         "verify", "Verify", "Compares the target with the lake or the source, at its checkpoint; nothing is written.",
         "verify",
         lambda v: ["binlake", "verify", *add("--table", v["tables"]), "--against", read_text(v, "against"),
@@ -116,7 +116,7 @@ ROWS = (
         lambda v: {"tables": v["tables"] or None, "against": v["against"], "sample": float(str(v["sample"]))},
         target=True,
     ),
-    Action(
+    PageAction(
         "repair", "Verify and repair", "Compares as Verify does, and removes the differences under the target's lease.",
         "verify",
         lambda v: ["binlake", "verify", *add("--table", v["tables"]), "--against", read_text(v, "against"), "--fix",
@@ -125,25 +125,25 @@ ROWS = (
          Field("against", "Against", "choice", choices=("lake", "source"))),
         _take("tables", "against", sample=1, fix=True), target=True,
     ),
-    Action(
+    PageAction(
         "repair-range", "Repair a range", "Sets every key that changed in the range to its state at the checkpoint.",
         "backfill", lambda v: ["binlake", "backfill", "repair", *_name_range(v), *_REPLICATION],
         (_FROM, _TO, _ONE), _take("from", "to", "commit_ts", mode="repair"), _check_range, target=True,
     ),
-    Action(
+    PageAction(
         "rebuild", "Rebuild a range", "Derives the range's windows again and compares; the target is not written.",
         "backfill",
         lambda v: ["binlake", "backfill", "rebuild", *_name_range(v), *add("--through", v["through"]), *_REPLICATION],
         (_FROM, _TO, Field("through", "Through", "choice", "the last stage", choices=("merge", "convert"))),
         _take("from", "to", "through", mode="rebuild"), _check_range,
     ),
-    Action(
+    PageAction(
         "replay", "Replay a range elsewhere", "Applies the range to the target of another replication.", "backfill",
         lambda v: ["binlake", "backfill", "replay", *_name_range(v), "--into", f"{v['into']}.toml", *_REPLICATION],
         (_FROM, _TO, Field("into", "Into", "name", "the replication to whose target it is applied", required=True)),
         _take("from", "to", "into", mode="replay"), _check_range,
     ),
-    Action(
+    PageAction(
         "rollback", "Undo a range", "Undoes the range by new changes. Refused if later changes touched the same keys, "
         "unless they may be overwritten.", "backfill",
         lambda v: ["binlake", "backfill", "rollback", *_name_range(v), "--write-to", read_text(v, "write_to"),
@@ -152,7 +152,7 @@ ROWS = (
          Field("force", "Overwrite later changes of the same keys", "flag")),
         _take("from", "to", "commit_ts", "write_to", "force", mode="rollback"), _check_range, grave=True,
     ),
-    Action(
+    PageAction(
         "emit", "Send a range to a feed again", "Encodes and sends the range as the feed does; its position stays.",
         "backfill",
         lambda v: ["binlake", "backfill", "emit", *add("--feed", v["feed"]), *add("--topic", v["topic"]),
@@ -163,14 +163,14 @@ ROWS = (
     ),
 )  # fmt: skip
 TABLES = (
-    Action(
+    PageAction(
         "table-aside", "Set a table aside", "Its changes are no longer applied, also those of the open window; the "
         "others go on. The checkpoint is not consistent until it is back.", ACT,
         lambda v: ["binlake", "table", "aside", *add("--table", v["table"]), *add("--reason", v["reason"]),
                    *_REPLICATION],
         (_TABLE, _REASON), target=True,
     ),
-    Action(
+    PageAction(
         "table-back", "Bring a table back", "Compares and repairs the table, then applies its changes again.", ACT,
         lambda v: ["binlake", "table", "back", *add("--table", v["table"]), *add("--recreate", v["recreate"]),
                    *add("--rows-are-there", v["rows_are_there"]), "--wait", "30", *_REPLICATION],
@@ -182,13 +182,13 @@ TABLES = (
     ),
 )  # fmt: skip
 DDL = (
-    Action(
+    PageAction(
         "ddl-release", "Release a DDL", "Closes the window that is blocked by this DDL, so that it can be replaced or "
         "left out. Refused unless the target proves that the DDL had no effect.", ACT,
         lambda v: ["binlake", "ddl", "release", *add("--commit-ts", v["commit_ts"]), *_REPLICATION], (_DDL,),
         target=True,
     ),
-    Action(
+    PageAction(
         "ddl-replace", "Replace a DDL", "The target runs your statement in its place. A window that the DDL blocks is "
         "released, the DDL's window is merged again, and the next run goes on from there.", ACT,
         lambda v: ["binlake", "ddl", "replace", *add("--commit-ts", v["commit_ts"]), *add("--sql", v["sql"]),
@@ -196,14 +196,14 @@ DDL = (
         (_DDL, Field("sql", "Statement", "sql", "one DDL statement in the target's dialect", required=True), _REASON),
         target=True,
     ),
-    Action(
+    PageAction(
         "ddl-skip", "Leave a DDL out", "The target does not run it: its tables then differ from the source's, unless "
         "you change them by hand. Windows are released and merged again as by Replace a DDL.", ACT,
         lambda v: ["binlake", "ddl", "skip", *add("--commit-ts", v["commit_ts"]), *add("--reason", v["reason"]),
                    *_REPLICATION],
         (_DDL, _REASON), target=True,
     ),
-    Action(
+    PageAction(
         "lock-resolve", "Continue without shards", "Goes on without the tables that lack a DDL of the others.", ACT,
         lambda v: ["binlake", "ddl", "lock", "resolve", *add("--table", v["table"]), *add("--without", v["without"]),
                    *_REPLICATION],
@@ -212,17 +212,17 @@ DDL = (
     ),
 )  # fmt: skip
 PUMPS = (
-    Action(
+    PageAction(
         "pump-pause", "Pause a pump", "The pump's process ends in order. Its data is still needed: windows wait until "
         "it is started again where it ran.", ACT,
         lambda v: ["binlake", "pause-pump", *add("--node-id", v["pump"]), *PUMP_FLAGS], (_PUMP,),
     ),
-    Action(
+    PageAction(
         "pump-offline", "Take a pump offline", "For good: it accepts no more prewrites, waits until everything it "
         "holds has landed, and goes.", ACT,
         lambda v: ["binlake", "offline-pump", *add("--node-id", v["pump"]), *PUMP_FLAGS], (_PUMP,), grave=True,
     ),
-    Action(
+    PageAction(
         "txn-resolve", "Decide a prewrite", "States the outcome of a transaction that no source can report: windows "
         "then go past it. A wrong outcome loses or invents its rows.", ACT,
         lambda v: ["binlake", "txn", "resolve", read_text(v, "start_ts"),
@@ -232,7 +232,7 @@ PUMPS = (
          Field("commit_ts", "commit_ts", "ts", "of a transaction that committed")),
         check=_check_outcome, grave=True,
     ),
-    Action(
+    PageAction(
         "txn-give-up", "Skip a commit without prewrite", "The rows of this transaction are lost in this pump: pulls "
         "skip it.", ACT,
         lambda v: ["binlake", "txn", "give-up", read_text(v, "start_ts"), *add("--commit-ts", v["commit_ts"]),
@@ -241,20 +241,20 @@ PUMPS = (
     ),
 )  # fmt: skip
 FEEDS = (
-    Action(
+    PageAction(
         "feed-pause", "Pause a feed", "The feed sends nothing until it is resumed; all else goes on.", PAUSE_FEED,
         lambda v: ["binlake", "changefeed", "pause", "-c", read_text(v, "feed"), *_REPLICATION],
         (Field("feed", "Feed", "name", required=True),), feeds=True,
     ),
-    Action(
+    PageAction(
         "feed-resume", "Resume a feed", "The next window sends everything that was missed.", RESUME_FEED,
         lambda v: ["binlake", "changefeed", "resume", "-c", read_text(v, "feed"), *_REPLICATION],
         (Field("feed", "Feed", "name", required=True),), feeds=True,
     ),
 )  # fmt: skip
-GROUPS: Mapping[str, tuple[Action, ...]] = MappingProxyType(
+GROUPS: Mapping[str, tuple[PageAction, ...]] = MappingProxyType(
     {"Windows": WINDOWS, "Rows": ROWS, "Tables": TABLES, "DDL": DDL, "Pumps": PUMPS, "Feeds": FEEDS}
 )
 """The actions in the order of the page."""
-ACTIONS: Mapping[str, Action] = MappingProxyType({one.name: one for group in GROUPS.values() for one in group})
+ACTIONS: Mapping[str, PageAction] = MappingProxyType({one.name: one for group in GROUPS.values() for one in group})
 """All actions by name."""

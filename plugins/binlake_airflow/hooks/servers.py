@@ -16,7 +16,7 @@ from binlake.errors import ConfigError, Permanent, Transient
 from binlake_airflow.hooks.base import CheckedHook, list_tls_files, read_security
 
 if TYPE_CHECKING:
-    from binlake.target import Session
+    from binlake.target import TargetSession
 
 _WAIT_S = 5.0
 
@@ -27,7 +27,7 @@ class DatabaseHook(CheckedHook):
     conn_type = "binlake_database"
     hook_name = "Binlake: MySQL, MariaDB, TiDB"
 
-    def get_conn(self) -> Session:
+    def get_conn(self) -> TargetSession:
         """A session as windows have it. Raises BinlakeError."""
         return self._open(self.get_connection(self.binlake_conn_id))
 
@@ -38,12 +38,12 @@ class DatabaseHook(CheckedHook):
             tls = dict(session.fetch_rows("SHOW SESSION STATUS LIKE 'Ssl_version'")).get("Ssl_version")
         return f"{version} at {session.place}, {tls or 'without TLS'}"
 
-    def _open(self, connection: Connection) -> Session:
-        from binlake.config.model import Target
-        from binlake.target import Session
+    def _open(self, connection: Connection) -> TargetSession:
+        from binlake.config.model import TargetSection
+        from binlake.target import TargetSession
 
-        return Session(
-            Target.model_validate(
+        return TargetSession(
+            TargetSection.model_validate(
                 {
                     "db-type": connection.extra_dejson.get("db-type", "mysql"),
                     "host": connection.host or "127.0.0.1",
@@ -144,14 +144,14 @@ class RegistryHook(CheckedHook):
 
     def check(self, connection: Connection) -> str:
         """That it answers."""
-        from binlake.feed.registry import Registry
+        from binlake.feed.registry import SchemaRegistry
 
         user = f"{quote(connection.login, '')}:{quote(connection.password or '', '')}@" if connection.login else ""
         extra = {key: str(value) for key, value in connection.extra_dejson.items()}
         path = extra.pop("path", "")
         files = f"?{urlencode(extra)}" if extra else ""
         scheme, port = connection.schema or "http", connection.port or 8081
-        with Registry(f"{scheme}://{user}{connection.host or '127.0.0.1'}:{port}{path}{files}") as registry:
+        with SchemaRegistry(f"{scheme}://{user}{connection.host or '127.0.0.1'}:{port}{path}{files}") as registry:
             registry.require_answer()
             return f"answers at {registry.shown}"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from binlake.config import Replication
 from binlake.errors import ConfigError
-from binlake_airflow.actions.action import ACT, DAG, FILE, PUMP_FLAGS, Action
+from binlake_airflow.actions.action import ACT, DAG, FILE, PUMP_FLAGS, PageAction
 from binlake_airflow.actions.fields import InvalidFields, Values
 from binlake_airflow.actions.table import ACTIONS
 from binlake_airflow.operators.commands import CommandOperator, Context
@@ -67,7 +67,7 @@ class ActOperator(CommandOperator):
         del task_instance
 
 
-def _read_action(context: Context, replication: Replication) -> tuple[Action, Values]:
+def _read_action(context: Context, replication: Replication) -> tuple[PageAction, Values]:
     name = context["params"]["action"]
     action = ACTIONS.get(name)
     if action is None or action.way != ACT or not action.fits(replication):

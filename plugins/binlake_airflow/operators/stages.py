@@ -24,8 +24,8 @@ from binlake.pipeline import STOPPED, name_feed_sink, name_task
 from binlake_airflow.jobs import (
     FUSED,
     TOLD,
-    Ended,
-    Job,
+    EndedStages,
+    StageJob,
     find_feed_of_result,
     is_idle,
     needs_spark_after_all,
@@ -111,7 +111,7 @@ class StageOperator(BinlakeOperator):
         return self._results
 
     @abstractmethod
-    def run_spark(self, job: Job, result: Path) -> str:
+    def run_spark(self, job: StageJob, result: Path) -> str:
         """Run `job` with Spark so that its outcome is in `result`; returns how it ended, as text for people."""
 
     def attempt(self, context: Mapping[str, Any], until: float) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class StageOperator(BinlakeOperator):
             report_run(self, self._results, context)
             context["ti"].xcom_push(key="return_value", value=self._build_value())
 
-    def build_job(self, context: Mapping[str, Any]) -> Job:
+    def build_job(self, context: Mapping[str, Any]) -> StageJob:
         """The job of this task instance."""
         params = context["params"]
         pace = self._find_pace(context)
@@ -184,7 +184,7 @@ class StageOperator(BinlakeOperator):
             raise ConfigError(
                 f"task `{self.bounds_from}` returned no bounds", hint="clear the run from that task onwards"
             )
-        return Job(
+        return StageJob(
             stage=self.stage,
             replication=self.replication_file,
             run_id=context["run_id"],
@@ -206,7 +206,7 @@ class StageOperator(BinlakeOperator):
         airflow = self.read_settings().airflow
         return {"run_for_s": airflow.most_run_s, "run_every_s": airflow.run_every_s}
 
-    def _run(self, job: Job, context: Mapping[str, Any]) -> Results:
+    def _run(self, job: StageJob, context: Mapping[str, Any]) -> Results:
         """Run the job; returns the results that have not been reported yet."""
         with tempfile.TemporaryDirectory(prefix="binlake-") as folder:
             result = Path(folder) / "result.json"
@@ -224,10 +224,10 @@ class StageOperator(BinlakeOperator):
             self.log.info("stage_result", **{key: value for key, value in one.items() if key != "detail"})
         return results
 
-    def _build_look(self, result: Path, job: Job, context: Mapping[str, Any]) -> Callable[[], None]:
+    def _build_look(self, result: Path, job: StageJob, context: Mapping[str, Any]) -> Callable[[], None]:
         if not (job.run_for_s or job.tells_stages):
             return _look_away
-        waiters, windows, stages = Waiters(context), Ended(result), Ended(result, stages=True)
+        waiters, windows, stages = Waiters(context), EndedStages(result), EndedStages(result, stages=True)
         told: dict[str, Any] = {}
         if job.tells_stages:
             context["ti"].xcom_push(key=TOLD, value=told)
@@ -329,7 +329,7 @@ class SubmitStageOperator(StageOperator):
 
     _hook: SparkSubmitHook | None = None
 
-    def run_spark(self, job: Job, result: Path) -> str:
+    def run_spark(self, job: StageJob, result: Path) -> str:
         """Run the stage without Spark, or submit it if that is not possible; and wait."""
         hook = self.build_hook(job, result)
         if self.read_settings().window.most_local_bytes != 0:
@@ -344,7 +344,7 @@ class SubmitStageOperator(StageOperator):
             return str(error)
         return "exit status 0"
 
-    def build_hook(self, job: Job, result: Path) -> SparkSubmitHook:
+    def build_hook(self, job: StageJob, result: Path) -> SparkSubmitHook:
         """The provider's hook with all settings needed before the driver starts; the job sets the rest itself."""
         master = find_spark_master(self.spark_conn_id)
         local = master.startswith("local")
@@ -376,7 +376,7 @@ class ConnectStageOperator(StageOperator):
 
     _sessions: ConnectSessions | None = None
 
-    def run_spark(self, job: Job, result: Path) -> str:
+    def run_spark(self, job: StageJob, result: Path) -> str:
         """Run the client in a child process, in the stage's session; a retry first ends work left by earlier tries.
 
         If no server listens, the stage runs without Spark: most windows do not need it. Raises Transient if this does.

@@ -14,7 +14,7 @@ from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 
 from binlake.config import Replication
 from binlake.health.orchestration import SYNC
-from binlake_airflow.actions.action import PAUSE, UNPAUSE, Action
+from binlake_airflow.actions.action import PAUSE, UNPAUSE, PageAction
 from binlake_airflow.actions.fields import Value, format_typed
 from binlake_airflow.actions.table import ACTIONS, GROUPS
 from binlake_airflow.dags.dagparts import build_dag_id
@@ -28,7 +28,7 @@ LAST = 20
 """Entries of the audit log that the page of actions shows."""
 
 
-def require_action(replication: Replication, name: str) -> Action:
+def require_action(replication: Replication, name: str) -> PageAction:
     """The action of this name. Raises NotFound."""
     action = ACTIONS.get(name)
     if action is None or not action.fits(replication):
@@ -36,24 +36,24 @@ def require_action(replication: Replication, name: str) -> Action:
     return action
 
 
-def find_dag_id(replication: Replication, action: Action) -> str:
+def find_dag_id(replication: Replication, action: PageAction) -> str:
     """The DAG that an action runs or changes."""
     return build_dag_id(replication.name, SYNC if action.at_once else action.way or SYNC)
 
 
-def may_act(user: BaseUser, replication: Replication, action: Action) -> bool:
+def may_act(user: BaseUser, replication: Replication, action: PageAction) -> bool:
     """Whether Airflow lets the user do it."""
     check = may_edit if action.at_once else may_trigger
     return check(user, find_dag_id(replication, action))
 
 
-def name_permission(replication: Replication, action: Action) -> str:
+def name_permission(replication: Replication, action: PageAction) -> str:
     """The permission of Airflow that an action needs, for people."""
     what = "edit the DAG" if action.at_once else "trigger the DAG"
     return f"{what} {find_dag_id(replication, action)}"
 
 
-def do_action(replication: Replication, action: Action, values: Mapping[str, Value], user: BaseUser) -> str:
+def do_action(replication: Replication, action: PageAction, values: Mapping[str, Value], user: BaseUser) -> str:
     """Do it, and log it; returns the id of the DAG's run, empty if it is done already.
 
     Raises NotAllowed, NotFound, NotPossible.
@@ -81,7 +81,7 @@ def build_actions_view(replication: Replication, user: BaseUser) -> dict[str, An
 
 
 def build_form_view(
-    replication: Replication, action: Action, typed: Mapping[str, str], problems: Mapping[str, str], user: BaseUser
+    replication: Replication, action: PageAction, typed: Mapping[str, str], problems: Mapping[str, str], user: BaseUser
 ) -> dict[str, Any]:
     """The form of an action with what was typed, what is wrong with it, and whether its DAG is paused."""
     return {
@@ -97,7 +97,7 @@ def build_form_view(
 
 
 def build_review_view(
-    replication: Replication, action: Action, values: Mapping[str, Value], user: BaseUser
+    replication: Replication, action: PageAction, values: Mapping[str, Value], user: BaseUser
 ) -> dict[str, Any]:
     """What will happen if the action is confirmed: its values and the command that does the same."""
     typed = format_typed(action.fields, values)
@@ -105,7 +105,7 @@ def build_review_view(
     return {**view, "command": action.format_command(values, replication.name), "review": True}
 
 
-def _build_action_view(replication: Replication, action: Action, user: BaseUser) -> dict[str, Any]:
+def _build_action_view(replication: Replication, action: PageAction, user: BaseUser) -> dict[str, Any]:
     return {
         "name": action.name, "title": action.title, "about": action.about, "grave": action.grave,
         "at_once": action.at_once, "dag_id": find_dag_id(replication, action),
@@ -156,7 +156,7 @@ def _trigger(dag_id: str, conf: Mapping[str, Any], who: str) -> str:
     return str(run.run_id)
 
 
-def _log(replication: Replication, action: Action, values: Mapping[str, Value], run_id: str, who: str) -> None:
+def _log(replication: Replication, action: PageAction, values: Mapping[str, Value], run_id: str, who: str) -> None:
     from airflow.models.log import Log
     from airflow.utils.session import create_session
 

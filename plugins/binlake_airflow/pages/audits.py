@@ -20,7 +20,7 @@ from binlake.lake.ddls import read_newest_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import Row, RowVersion
 from binlake.lake.schemas import StateCache
-from binlake.lake.seek import Budget
+from binlake.lake.seek import TimeBudget
 from binlake.lake.shardlocks import read_target_tables_at
 from binlake.lake.transactions import Passages
 from binlake.lake.windowlog import WindowLog
@@ -29,7 +29,7 @@ from binlake.rows.schema import TableDef
 from binlake.rules import Rules
 from binlake_airflow.pages.history import PAGE
 from binlake_airflow.pages.masking import HIDDEN, Masks, mask_row
-from binlake_airflow.pages.request import LONGEST, BadRequest, NotAllowed, PageRequest
+from binlake_airflow.pages.request import LONGEST, BadPageRequest, NotAllowed, PageRequest
 from binlake_airflow.pages.workers import SEARCH_S
 
 VERSIONS = 20
@@ -52,7 +52,7 @@ _COLUMNS = 60
 _STATES = StateCache()
 
 
-class Lake:
+class PageLake:
     """The lake of one replication, for one request; `sees_masked`: its user may see the values of masked columns."""
 
     def __init__(self, replication: Replication, *, sees_masked: bool = False) -> None:
@@ -103,7 +103,7 @@ class _CachedAudit(Audit):
         return self._had[key]
 
 
-def build_row_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
+def build_row_view(lake: PageLake, query: PageRequest) -> dict[str, Any]:
     """The newest versions of one row, by table and key, up to a commit_ts. Raises BadRequest, BinlakeError."""
     view = build_table_form(lake, query)
     if view["table"] is None:
@@ -118,7 +118,7 @@ def build_row_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     upto, after = query.parse_moment("upto"), query.parse_moment("after")
     count = FILTERED if column else VERSIONS
     history = lake.audit.find_newest_of_row(
-        db, table, key, upto=upto, count=count, budget=Budget(SEARCH_S), most=2 * count,
+        db, table, key, upto=upto, count=count, budget=TimeBudget(SEARCH_S), most=2 * count,
         after=-1 if after is None else after,
     )  # fmt: skip
     shown = [change for change in history.changes if not column or has_changed(change, column)]
@@ -139,16 +139,16 @@ def build_row_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     return view
 
 
-def build_transaction_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
+def build_transaction_view(lake: PageLake, query: PageRequest) -> dict[str, Any]:
     """A transaction by commit_ts or start_ts, a page of its row changes, and the stages that processed it."""
     text = query.read_text("ts")
     view: dict[str, Any] = {"ts": text, "transaction": None}
     if not text:
         return view
     if not (text.isascii() and text.isdigit()):
-        raise BadRequest("give the transaction's commit_ts or start_ts in decimal")
+        raise BadPageRequest("give the transaction's commit_ts or start_ts in decimal")
     ts, first = query.parse_moment("ts"), query.parse_number("first")
-    transaction = lake.audit.find_transaction(ts or 0, first, VERSIONS, Budget(SEARCH_S))
+    transaction = lake.audit.find_transaction(ts or 0, first, VERSIONS, TimeBudget(SEARCH_S))
     if transaction is None:
         lo, hi = lake.audit.read_landed_range()
         raise LostRange(f"there is no transaction with commit_ts or start_ts {ts}; the lake holds ({lo}, {hi}]")
@@ -172,7 +172,7 @@ def build_transaction_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     return view
 
 
-def build_table_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
+def build_table_view(lake: PageLake, query: PageRequest) -> dict[str, Any]:
     """Some rows of a table as of a commit_ts or time."""
     view = build_table_form(lake, query)
     view["at"] = query.read_text("at")
@@ -184,8 +184,8 @@ def build_table_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     db, table = query.parse_table() or ("", "")
     first = query.parse_number("first")
     if first > _FURTHEST:
-        raise BadRequest(f"pages show the first {_FURTHEST + ROWS:,} rows; the file has more")
-    preview = preview_rows(lake.audit, lake.log, (db, table), at, ROWS, Budget(SEARCH_S), first)
+        raise BadPageRequest(f"pages show the first {_FURTHEST + ROWS:,} rows; the file has more")
+    preview = preview_rows(lake.audit, lake.log, (db, table), at, ROWS, TimeBudget(SEARCH_S), first)
     hidden = lake.masks.find_hidden(db, table, preview.columns)
     without_keys = lake.masks.hides_key(lake.audit, db, table)
     view["preview"] = {
@@ -210,7 +210,7 @@ def build_table_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     return view
 
 
-def build_incomplete_tables_view(lake: Lake) -> dict[str, Any]:
+def build_incomplete_tables_view(lake: PageLake) -> dict[str, Any]:
     """Tables whose rows the lake may know only in part, by name, and why; only the first ones, and how many more."""
     try:
         tables = sorted(lake.audit.find_incomplete_tables(lake.audit.read_merged_range()[1]).items())
@@ -221,7 +221,7 @@ def build_incomplete_tables_view(lake: Lake) -> dict[str, Any]:
     return {"tables": rows, "more": len(tables) - len(rows)}
 
 
-def build_ddls_view(lake: Lake, upto: int | None = None, count: int = PAGE) -> dict[str, Any]:
+def build_ddls_view(lake: PageLake, upto: int | None = None, count: int = PAGE) -> dict[str, Any]:
     """The DDL that landed at or below `upto`, newest first; all DDL of one commit_ts are on one page."""
     newest = read_newest_ddls(lake.paths, count + 1, upto)
     last = newest[:count][-1].commit_ts if newest else 0
@@ -236,7 +236,7 @@ def build_ddls_view(lake: Lake, upto: int | None = None, count: int = PAGE) -> d
     return {"ddls": rows, "older": str(last - 1) if more else None}
 
 
-def find_tables_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
+def find_tables_view(lake: PageLake, query: PageRequest) -> dict[str, Any]:
     """A page of the present tables whose `db.table` contains `q`, without regard to case, by name."""
     text, first = query.read_text("q"), query.parse_number("first")
     try:
@@ -250,7 +250,7 @@ def find_tables_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     return {"q": text, "found": found, "total": len(names), "first": first, "next": first + _FOUND if more else None}
 
 
-def build_table_form(lake: Lake, query: PageRequest) -> dict[str, Any]:
+def build_table_form(lake: PageLake, query: PageRequest) -> dict[str, Any]:
     """The present tables, and the requested one with its columns and those of its key."""
     name = query.parse_table()
     tables = lake.audit.read_tables_at(lake.audit.read_merged_range()[1])
@@ -276,13 +276,13 @@ def has_changed(change: RowVersion, column: str) -> bool:
     return change.before.get(column) != change.after.get(column)
 
 
-def require_open_key(lake: Lake, db: str, table: str) -> None:
+def require_open_key(lake: PageLake, db: str, table: str) -> None:
     """Raises NotAllowed if rows of the table must not be looked up by their key, which has a masked column."""
     if lake.masks.hides_key(lake.audit, db, table):
         raise NotAllowed("the key of this table is masked: to look up a row by it needs the right to edit the DAG")
 
 
-def hide_keys_of_validation(lake: Lake, validated: dict[str, Any] | None) -> None:
+def hide_keys_of_validation(lake: PageLake, validated: dict[str, Any] | None) -> None:
     """Hide keys with a masked column among the rows that validation lists."""
     for row in (validated or {}).get("listed", ()):
         db, _, table = str(row["table"]).partition(".")
@@ -290,7 +290,7 @@ def hide_keys_of_validation(lake: Lake, validated: dict[str, Any] | None) -> Non
             row["key"] = HIDDEN
 
 
-def _build_change_view(lake: Lake, change: RowVersion) -> dict[str, Any]:
+def _build_change_view(lake: PageLake, change: RowVersion) -> dict[str, Any]:
     before, after = change.before or {}, change.after or {}
     names = list(dict.fromkeys([*before, *after]))
     hidden = lake.masks.find_hidden(change.db, change.table, names)

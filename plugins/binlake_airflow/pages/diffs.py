@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from binlake.audit.diff import KINDS, Limits, RowDifference, TableDifference, diff_table
+from binlake.audit.diff import KINDS, DiffLimits, RowDifference, TableDifference, diff_table
 from binlake.health.values import build_ts_view
-from binlake.lake.seek import Budget
-from binlake_airflow.pages.audits import Lake, build_column_view, build_key_for_link, build_table_form, cut_text
+from binlake.lake.seek import TimeBudget
+from binlake_airflow.pages.audits import PageLake, build_column_view, build_key_for_link, build_table_form, cut_text
 from binlake_airflow.pages.masking import HIDDEN
-from binlake_airflow.pages.request import BadRequest, PageRequest
+from binlake_airflow.pages.request import BadPageRequest, PageRequest
 from binlake_airflow.pages.workers import SEARCH_S
 
 PAGE = 50
@@ -18,13 +18,13 @@ _CHANGES, _ROWS = 20_000, 20_000
 _COLUMNS = 60
 
 
-def build_diff_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
+def build_diff_view(lake: PageLake, query: PageRequest) -> dict[str, Any]:
     """The difference of a table `from` one moment `to` another (default: all that is merged), or of one kind of it."""
     view = build_table_form(lake, query)
     kind, first = query.read_text("kind"), query.parse_number("first")
     view |= {"from": query.read_text("from"), "to": query.read_text("to"), "kind": kind, "diff": None}
     if kind and kind not in KINDS:
-        raise BadRequest(f"kind is one of: {', '.join(KINDS)}")
+        raise BadPageRequest(f"kind is one of: {', '.join(KINDS)}")
     if view["table"] is None or not view["from"]:
         return view
     found = find_difference(lake, query)
@@ -45,15 +45,15 @@ def build_diff_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     return view
 
 
-def find_difference(lake: Lake, query: PageRequest) -> TableDifference:
+def find_difference(lake: PageLake, query: PageRequest) -> TableDifference:
     """The difference that a request asks for. Raises BadRequest, BinlakeError."""
     lo, hi = query.parse_moment("from"), query.parse_moment("to")
     hi = lake.audit.read_merged_range()[1] if hi is None else hi
     if lo is None:
-        raise BadRequest("give the first moment: `from`")
+        raise BadPageRequest("give the first moment: `from`")
     if lo >= hi:
-        raise BadRequest("the first moment must be before the second")
-    limits = Limits(_CHANGES, _ROWS, Budget(SEARCH_S))
+        raise BadPageRequest("the first moment must be before the second")
+    limits = DiffLimits(_CHANGES, _ROWS, TimeBudget(SEARCH_S))
     return diff_table(lake.audit, query.parse_table() or ("", ""), lo, hi, limits)
 
 

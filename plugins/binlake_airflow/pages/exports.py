@@ -16,11 +16,11 @@ from binlake import tso
 from binlake.audit.preview import preview_rows
 from binlake.errors import LostRange
 from binlake.lake.rowhistory import Row, RowVersion
-from binlake.lake.seek import Budget
-from binlake_airflow.pages.audits import Lake, has_changed, require_open_key
+from binlake.lake.seek import TimeBudget
+from binlake_airflow.pages.audits import PageLake, has_changed, require_open_key
 from binlake_airflow.pages.diffs import find_difference
 from binlake_airflow.pages.masking import HIDDEN, mask_row
-from binlake_airflow.pages.request import BadRequest, PageRequest
+from binlake_airflow.pages.request import BadPageRequest, PageRequest
 
 MOST = 10_000
 """Rows of a file."""
@@ -49,29 +49,29 @@ class Export:
         return out.getvalue()
 
 
-def build_export(lake: Lake, query: PageRequest) -> dict[str, Any]:
+def build_export(lake: PageLake, query: PageRequest) -> dict[str, Any]:
     """The file that the request names: `text`, `media_type`, `name`. Raises BadRequest, BinlakeError."""
     what, _, form = query.path["file"].rpartition(".")
     make = _MAKERS.get(what)
     if make is None or form not in FORMATS:
-        raise BadRequest(f"files are {', '.join(_MAKERS)}, each as .{' or .'.join(FORMATS)}")
+        raise BadPageRequest(f"files are {', '.join(_MAKERS)}, each as .{' or .'.join(FORMATS)}")
     table = query.parse_table()
     if table is None:
-        raise BadRequest("name the table")
+        raise BadPageRequest("name the table")
     name = "".join(sign if sign.isascii() and (sign.isalnum() or sign in "._-") else "_" for sign in ".".join(table))
     return {
         "text": make(lake, query, table).write(form), "media_type": FORMATS[form], "name": f"{what}-{name}.{form}",
     }  # fmt: skip
 
 
-def _export_row(lake: Lake, query: PageRequest, table: tuple[str, str]) -> Export:
+def _export_row(lake: PageLake, query: PageRequest, table: tuple[str, str]) -> Export:
     key = query.parse_key()
     if key is None:
-        raise BadRequest("give the row's key")
+        raise BadPageRequest("give the row's key")
     require_open_key(lake, *table)
     after, column = query.parse_moment("after"), query.read_text("column")
     found = lake.audit.find_newest_of_row(
-        *table, key, upto=query.parse_moment("upto"), count=MOST, budget=Budget(SECONDS), most=MOST,
+        *table, key, upto=query.parse_moment("upto"), count=MOST, budget=TimeBudget(SECONDS), most=MOST,
         after=-1 if after is None else after,
     )  # fmt: skip
     if not found.whole:
@@ -91,17 +91,17 @@ def _build_change(change: RowVersion, hidden: frozenset[str]) -> dict[str, str |
     }  # fmt: skip
 
 
-def _export_table(lake: Lake, query: PageRequest, table: tuple[str, str]) -> Export:
+def _export_table(lake: PageLake, query: PageRequest, table: tuple[str, str]) -> Export:
     at = query.parse_moment("at")
     last = lake.audit.read_merged_range()[1]
-    found = preview_rows(lake.audit, lake.log, table, last if at is None else at, MOST, Budget(SECONDS))
+    found = preview_rows(lake.audit, lake.log, table, last if at is None else at, MOST, TimeBudget(SECONDS))
     if found.more:
         raise _build_error("binlake audit table", f"the table has more than {MOST:,} rows, or long ones")
     hidden = lake.masks.find_hidden(*table, found.columns)
     return Export(found.columns, [mask_row(row, hidden) or {} for row in found.rows])
 
 
-def _export_diff(lake: Lake, query: PageRequest, table: tuple[str, str]) -> Export:
+def _export_diff(lake: PageLake, query: PageRequest, table: tuple[str, str]) -> Export:
     found, kind = find_difference(lake, query), query.read_text("kind")
     hidden, without_keys = lake.masks.find_hidden(*table, found.columns), lake.masks.hides_key(lake.audit, *table)
     columns = ["key", "difference", *(f"{side}.{name}" for name in found.columns for side in ("before", "after"))]
@@ -131,6 +131,6 @@ def _build_error(command: str, text: str) -> LostRange:
     return LostRange(text, hint=f"use `{command}`, which has no limit")
 
 
-_MAKERS: Mapping[str, Callable[[Lake, PageRequest, tuple[str, str]], Export]] = {
+_MAKERS: Mapping[str, Callable[[PageLake, PageRequest, tuple[str, str]], Export]] = {
     "row": _export_row, "table": _export_table, "diff": _export_diff,
 }  # fmt: skip

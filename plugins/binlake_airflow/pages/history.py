@@ -13,7 +13,7 @@ from binlake.ddl import rewrites
 from binlake.feed.state import STAGE as FEED_STATE
 from binlake.health.positions import list_stage_names
 from binlake.health.values import (
-    Events,
+    WindowEvents,
     build_blocking_pump,
     build_stage_row,
     build_ts_view,
@@ -65,7 +65,7 @@ def build_run_view(events: Sequence[EventRow], run_id: str) -> dict[str, Any]:
     }
 
 
-def build_windows_view(replication: Replication, log: Events, upto: int | None = None) -> dict[str, Any]:
+def build_windows_view(replication: Replication, log: WindowEvents, upto: int | None = None) -> dict[str, Any]:
     """The landed windows that end at or below `upto`, newest first, with the newest event of each stage.
 
     A sink's wider window is listed at its hi. `older`: the hi from which the next page starts, None at the end.
@@ -86,7 +86,7 @@ def build_windows_view(replication: Replication, log: Events, upto: int | None =
     }
 
 
-def build_checkpoints_view(log: Events, upto: int | None = None, count: int = PAGE) -> dict[str, Any]:
+def build_checkpoints_view(log: WindowEvents, upto: int | None = None, count: int = PAGE) -> dict[str, Any]:
     """The checkpoints that the SQL sink reached at or below `upto`, newest first, as finalize recorded them."""
     events = log.read_newest(("finalize",), count + 1, upto)
     events_shown = events[:count]
@@ -99,7 +99,7 @@ def build_checkpoints_view(log: Events, upto: int | None = None, count: int = PA
     return {"checkpoints": rows, "older": str(events_shown[-1]["hi"] - 1) if len(events) > count else None}
 
 
-def build_notices_view(log: Events) -> list[dict[str, Any]]:
+def build_notices_view(log: WindowEvents) -> list[dict[str, Any]]:
     """What an operator must see, and what operators did manually; newest first."""
     events = [*log.read_last_events(_NOTED, _NOTICES), *log.read_last_events(("backfill",), _NOTICES, ("finished",))]
     events += log.read_last_events((rewrites.STAGE,), _NOTICES, rewrites.FOUND)

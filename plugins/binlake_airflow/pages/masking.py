@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from binlake.audit.audit import Audit
-from binlake.config.mask import Mask
+from binlake.config.mask import MaskSection
 from binlake.errors import BinlakeError
 from binlake.lake.rowhistory import Row
 
@@ -20,7 +20,7 @@ HIDDEN = "•••"
 class Masks:
     """What is hidden from the user of one request; `mask` None: nothing."""
 
-    def __init__(self, mask: Mask | None) -> None:
+    def __init__(self, mask: MaskSection | None) -> None:
         self._mask = mask if mask is not None and mask.columns else None
         self._keys: dict[tuple[str, str], bool] = {}
 

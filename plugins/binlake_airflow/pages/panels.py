@@ -11,7 +11,7 @@ from markupsafe import Markup
 from binlake.base.durations import format_duration
 from binlake_airflow.pages.charts.bars import draw_bars
 from binlake_airflow.pages.charts.gantt import Bar, Lane, draw_gantt
-from binlake_airflow.pages.charts.lines import Axes, Mark, Series, build_table, draw_lines, draw_spark
+from binlake_airflow.pages.charts.lines import Axes, ChartSeries, Mark, build_table, draw_lines, draw_spark
 from binlake_airflow.pages.charts.scale import (
     StepChooser,
     choose_count_step,
@@ -28,7 +28,7 @@ _MARKS = 20
 
 
 @dataclass(frozen=True)
-class Panel:
+class ChartPanel:
     """A chart with its title, what it shows in a sentence, its legend (name, class) and its numbers as a table.
 
     `span`: the range of time (Unix ms) across a chart over time, in which a range can be picked; None for others.
@@ -43,7 +43,7 @@ class Panel:
     span: tuple[int, int] | None = None
 
 
-def build_panels(timeline: Timeline) -> list[Panel]:
+def build_panels(timeline: Timeline) -> list[ChartPanel]:
     """The panels that have something to show."""
     if not timeline["landings"]:
         return []
@@ -77,12 +77,12 @@ def _format_lag(seconds: float) -> str:
     return format_duration(seconds) if seconds >= 10 or seconds == int(seconds) else f"{seconds:.1f} s"
 
 
-def _build_lag_panel(timeline: Timeline) -> Panel:
-    series = [Series(lag["place"], _choose_kind(lag["place"]), lag["points"]) for lag in timeline["lags"]]
+def _build_lag_panel(timeline: Timeline) -> ChartPanel:
+    series = [ChartSeries(lag["place"], _choose_kind(lag["place"]), lag["points"]) for lag in timeline["lags"]]
     now = "; ".join(f"{one.name} {_format_lag(one.points[-1][1])}" for one in series)
     text = f"Behind the clock when a window ended. At last: {now}."
     axes = Axes(timeline["from_ms"], timeline["to_ms"], _format_lag, choose_duration_step)
-    return Panel(
+    return ChartPanel(
         "lag", "Lag", text, [(one.name, one.kind) for one in series],
         draw_lines("lag", "Lag over time", text, series, axes, _list_marks(timeline)),
         build_table("Lag over time", series, _format_lag), (timeline["from_ms"], timeline["to_ms"]),
@@ -92,7 +92,7 @@ def _build_lag_panel(timeline: Timeline) -> Panel:
 def _build_rate_panel(
     timeline: Timeline, name: str, title: str, count: Callable[[Landing], int], write: Callable[[float], str],
     choose_step: StepChooser,
-) -> Panel:  # fmt: skip
+) -> ChartPanel:  # fmt: skip
     # Nothing says since when the first window was awaited, so its rate is not known.
     landings = timeline["landings"][1:] or timeline["landings"]
     rates = [count(landing) / _measure_s(landing) for landing in landings]
@@ -101,8 +101,11 @@ def _build_rate_panel(
     points += [(float(landing["at_ms"]), rate) for landing, rate in zip(landings, rates, strict=True)]
     total = sum(count(landing) for landing in landings)
     text = f"Landed in the last {len(landings)} windows: {write(total)}{' rows' if name == 'rows' else ''}."
-    series, axes = [Series(title, "lake", points)], Axes(timeline["from_ms"], timeline["to_ms"], write, choose_step)
-    return Panel(
+    series, axes = (
+        [ChartSeries(title, "lake", points)],
+        Axes(timeline["from_ms"], timeline["to_ms"], write, choose_step),
+    )
+    return ChartPanel(
         name, title, text, [], draw_lines(name, title, text, series, axes, _list_marks(timeline), filled=True),
         build_table(title, series, write), (timeline["from_ms"], timeline["to_ms"]),
     )  # fmt: skip
@@ -128,17 +131,17 @@ def _list_marks(timeline: Timeline) -> list[Mark]:
     return [Mark(at_ms, "\n".join(of_window)) for at_ms, of_window in texts.items()]
 
 
-def _build_stages_panel(windows: Sequence[WindowSpan]) -> Panel:
+def _build_stages_panel(windows: Sequence[WindowSpan]) -> ChartPanel:
     lanes = [_build_lane(window) for window in windows]
     kinds = list(dict.fromkeys(bar.kind for lane in lanes for bar in lane.bars))
     text = f"The stages of the last {len(lanes)} windows, the newest on top, since each window's first stage began."
-    return Panel(
+    return ChartPanel(
         "stages", "Stages of the last windows", text, [(kind, kind) for kind in kinds],
         draw_gantt("stages", "Stages of the last windows", text, lanes), _build_stages_table(lanes),
     )  # fmt: skip
 
 
-def _build_cpu_panels(windows: Sequence[WindowSpan]) -> list[Panel]:
+def _build_cpu_panels(windows: Sequence[WindowSpan]) -> list[ChartPanel]:
     """The stages of each window one after the other, as long as the CPU that they took; none if it was not recorded."""
     lanes = [lane for window in windows if (lane := _build_cpu_lane(window)).bars]
     if not lanes:
@@ -148,7 +151,7 @@ def _build_cpu_panels(windows: Sequence[WindowSpan]) -> list[Panel]:
     title = "CPU of the last windows"
     text = f"CPU seconds by stage, the newest window on top; {total / len(lanes):,.2f} s a window."
     return [
-        Panel(
+        ChartPanel(
             "cpu", title, text, [(kind, kind) for kind in kinds], draw_gantt("cpu", title, text, lanes),
             _build_cpu_table(lanes),
         )
@@ -178,13 +181,13 @@ def _build_cpu_table(lanes: Sequence[Lane]) -> Markup:
     return head.format(rows)
 
 
-def _build_disk_panels(disks: Sequence[Disk]) -> list[Panel]:
+def _build_disk_panels(disks: Sequence[Disk]) -> list[ChartPanel]:
     if not disks:
         return []
-    lake = [Series(disk["place"], "lake", disk["points"]) for disk in disks if disk["place"] == "lake"]
+    lake = [ChartSeries(disk["place"], "lake", disk["points"]) for disk in disks if disk["place"] == "lake"]
     pumps = (disk for disk in disks if disk["place"] != "lake")
     series = lake + [
-        Series(disk["place"], kind, disk["points"]) for disk, kind in zip(pumps, cycle(_PUMPS), strict=False)
+        ChartSeries(disk["place"], kind, disk["points"]) for disk, kind in zip(pumps, cycle(_PUMPS), strict=False)
     ]
     moments = [at for one in series for at, _ in one.points]
     free = "; ".join(
@@ -193,7 +196,7 @@ def _build_disk_panels(disks: Sequence[Disk]) -> list[Panel]:
     text = f"Stored by the pumps and the lake. Of their disks: {free}."
     axes = Axes(min(moments), max(moments), format_size, choose_size_step)
     return [
-        Panel(
+        ChartPanel(
             "disk", "Disk", text, [(one.name, one.kind) for one in series],
             draw_lines("disk", "Disk over time", text, series, axes),
             build_table("Disk over time", series, format_size),
@@ -201,7 +204,7 @@ def _build_disk_panels(disks: Sequence[Disk]) -> list[Panel]:
     ]  # fmt: skip
 
 
-def _build_hottest_panel(timeline: Timeline) -> Panel:
+def _build_hottest_panel(timeline: Timeline) -> ChartPanel:
     tables = [(name, float(count)) for name, count in timeline["hottest"]]
     title = "Hottest tables"
     text = f"Row changes for the target in the last {len(timeline['landings'])} windows, of the tables with most."
@@ -210,7 +213,9 @@ def _build_hottest_panel(timeline: Timeline) -> Panel:
         '<table><caption class="hidden">Hottest tables</caption><thead><tr><th scope="col">Table</th>'
         '<th scope="col" class="number">Row changes</th></tr></thead><tbody>{}</tbody></table>'
     ).format(Markup("").join(row.format(*one) for one in tables))
-    return Panel("hottest", title, text, [], draw_bars("hottest", title, text, tables, "target", format_count), table)
+    return ChartPanel(
+        "hottest", title, text, [], draw_bars("hottest", title, text, tables, "target", format_count), table
+    )
 
 
 def _build_lane(window: WindowSpan) -> Lane:

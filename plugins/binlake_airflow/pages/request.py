@@ -20,7 +20,7 @@ _MOST_FIELDS = 64
 _LONGEST_BODY = 64 * 1024
 
 
-class BadRequest(Exception):
+class BadPageRequest(Exception):
     """The request is invalid; the text says why."""
 
 
@@ -47,7 +47,7 @@ class PageRequest:
     def __post_init__(self) -> None:
         values = [*self.path.values(), *(value for _, value in self.query.multi_items())]
         if any(len(value) > LONGEST for value in values):
-            raise BadRequest(f"a value is longer than {LONGEST} characters")
+            raise BadPageRequest(f"a value is longer than {LONGEST} characters")
 
     def read_text(self, name: str) -> str:
         """A value without surrounding blanks; empty if it is not given."""
@@ -60,7 +60,7 @@ class PageRequest:
             return None
         db, _, table = text.partition(".")
         if not db or not table:
-            raise BadRequest(f"{text[:80]!r} does not name a table: write it as db.table")
+            raise BadPageRequest(f"{text[:80]!r} does not name a table: write it as db.table")
         return db, table
 
     def parse_key(self) -> list[str | None] | None:
@@ -73,14 +73,14 @@ class PageRequest:
             except (ValueError, RecursionError):
                 raw = None
             if not isinstance(raw, list) or any(isinstance(value, (list, dict)) for value in raw):
-                raise BadRequest('the key is not a JSON array of values, such as ["4"]')
+                raise BadPageRequest('the key is not a JSON array of values, such as ["4"]')
             values = [
                 None if value is None else value if isinstance(value, str) else json.dumps(value) for value in raw
             ]
         if not all(value is None or _is_text(value) for value in values):
-            raise BadRequest("the key contains a lone surrogate, which is not valid text")
+            raise BadPageRequest("the key contains a lone surrogate, which is not valid text")
         if len(values) > _MOST_KEYS:
-            raise BadRequest(f"a key has at most {_MOST_KEYS} values")
+            raise BadPageRequest(f"a key has at most {_MOST_KEYS} values")
         return values or None
 
     def parse_moment(self, name: str) -> int | None:
@@ -89,7 +89,7 @@ class PageRequest:
         try:
             return tso.parse(text) if text else None
         except (ValueError, OverflowError) as error:
-            raise BadRequest(str(error)) from error
+            raise BadPageRequest(str(error)) from error
 
     def parse_number(self, name: str) -> int:
         """A whole number from 0 on; 0 if it is not given."""
@@ -97,7 +97,7 @@ class PageRequest:
         if not text:
             return 0
         if not (text.isascii() and text.isdigit() and len(text) < 10):
-            raise BadRequest(f"{name} is not a number")
+            raise BadPageRequest(f"{name} is not a number")
         return int(text)
 
 

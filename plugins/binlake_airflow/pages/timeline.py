@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 from binlake import tso
 from binlake.errors import WireError
-from binlake.health.values import Events, build_ts_view, parse_detail
+from binlake.health.values import WindowEvents, build_ts_view, parse_detail
 from binlake.pipeline import BY_NAME, ENDED, name_task, parse_feed_sink
 from binlake.window.eventrow import CPU_SECONDS, DISK, EventRow
 from binlake.window.manifest import WindowManifest
@@ -108,7 +108,7 @@ def read_timeline(log: Any, now_ms: int, ddls: Sequence[dict[str, Any]] = (), sk
     return {**timeline, "disks": build_disks(log.read_newest((DISK,), _DISKS))}
 
 
-def read_lags(log: Events, skew_ms: int = 0) -> list[Lag]:
+def read_lags(log: WindowEvents, skew_ms: int = 0) -> list[Lag]:
     """The lag of the lake and of its sinks in the last windows, for a small picture."""
     return _build_lags(log.read_newest(tuple(_PLACES), WINDOWS), skew_ms)
 

@@ -145,9 +145,9 @@ def _open_lake(replication: Replication, query: PageRequest | None = None) -> An
     """The lake; without the request of somebody who may see them, values of masked columns are hidden."""
     # Imported at call time: the scheduler loads this plugin too and forks tasks, so delta-rs' threads must not run
     # there.
-    from binlake_airflow.pages.audits import Lake
+    from binlake_airflow.pages.audits import PageLake
 
-    return Lake(replication, sees_masked=query is not None and query.sees_masked)
+    return PageLake(replication, sees_masked=query is not None and query.sees_masked)
 
 
 PAGES: dict[str, tuple[str, View]] = {

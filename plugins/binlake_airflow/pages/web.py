@@ -39,7 +39,7 @@ from binlake_airflow.pages.access import (
 from binlake_airflow.pages.acted import build_acted_view
 from binlake_airflow.pages.overview import Overview
 from binlake_airflow.pages.panels import build_panels, draw_lag_spark
-from binlake_airflow.pages.request import BadRequest, NotPossible, PageRequest, read_form
+from binlake_airflow.pages.request import BadPageRequest, NotPossible, PageRequest, read_form
 from binlake_airflow.pages.words import FILTERS
 from binlake_airflow.pages.workers import DEADLINE_S, BoundedWorkers, TooBusy
 
@@ -218,7 +218,7 @@ async def _answer_act(request: Request, user: BaseUser, typed: Mapping[str, str]
         try:
             values = action.parse(typed)
         except InvalidFields as error:
-            raise BadRequest(str(error)) from error
+            raise BadPageRequest(str(error)) from error
         run_id = acting.do_action(replication, action, values, user)
         return {"name": replication.name, "dag_id": acting.find_dag_id(replication, action), "run_id": run_id}
 
@@ -307,7 +307,7 @@ def _find_replication_name(request: Request) -> str | None:
 async def _run_view(work: Awaitable[dict[str, Any]]) -> Answer:
     try:
         return Answer(await work)
-    except (BadRequest, ConfigError) as error:
+    except (BadPageRequest, ConfigError) as error:
         return Answer({}, 400, getattr(error, "message", str(error)), getattr(error, "hint", ""))
     except views.NotAllowed as error:
         return Answer({}, 403, str(error))

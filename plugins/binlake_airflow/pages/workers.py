@@ -1,6 +1,6 @@
 """Runs the work of requests in separate threads with a deadline, so that neither the API server nor other pages wait.
 
-Reads end by themselves (binlake.lake.seek.Budget); the deadline is for reads that hang, for example on a lost file
+Reads end by themselves (binlake.lake.seek.TimeBudget); the deadline is for reads that hang, for example on a lost file
 system. A hanging read occupies a thread until it ends, so each subject (a replication's lake) has its own threads and
 can block only itself. The threads are daemons, not a ThreadPoolExecutor's, for which the interpreter would wait at
 exit.

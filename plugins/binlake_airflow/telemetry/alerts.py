@@ -16,7 +16,7 @@ from airflow.sdk import BaseNotifier
 
 from binlake import tso
 from binlake.config import load_replication
-from binlake.config.airflow import Notify, NotifyOnLag, NotifyOnSilence
+from binlake.config.airflow import NotifyOnLag, NotifyOnSilence, NotifySection
 from binlake.errors import ConfigError
 from binlake.pipeline import name_task
 from binlake_airflow.telemetry import assets, failures
@@ -96,7 +96,7 @@ def _notify_unless_recent(rule: NotifyOnLag, key: str, details: Mapping[str, Any
     return True
 
 
-def notify(rule: Notify, context: Mapping[str, Any]) -> None:
+def notify(rule: NotifySection, context: Mapping[str, Any]) -> None:
     """Call the notifier that `rule` names, with `context["binlake"]` completed for people.
 
     Raises ConfigError if it does not exist, and what the notifier raises.

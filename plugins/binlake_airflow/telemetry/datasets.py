@@ -22,7 +22,7 @@ from binlake.base.filestore import StoreAddress
 from binlake.config import Replication
 from binlake.config.storage import parse_store_address
 from binlake.lake.paths import LakePaths
-from binlake.window.lineage import LineageTable, Table
+from binlake.window.lineage import KnownTable, LineageTable
 from binlake_airflow.telemetry import addresses
 
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss"}
@@ -49,7 +49,7 @@ class Datasets:
         """The folder of relay files."""
         return Dataset(*_derive_storage_name(self._relay))
 
-    def build_source_table(self, table: Table, commit_ts: str = "") -> Dataset:
+    def build_source_table(self, table: KnownTable, commit_ts: str = "") -> Dataset:
         """A table of the source."""
         return self._build_table(self._source, table, commit_ts)
 
@@ -85,7 +85,7 @@ class Datasets:
         counted = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rows)
         return OutputDataset(*place, facets=_build_storage_facet(), outputFacets={"outputStatistics": counted})
 
-    def _build_table(self, namespace: str, table: Table, commit_ts: str) -> Dataset:
+    def _build_table(self, namespace: str, table: KnownTable, commit_ts: str) -> Dataset:
         facets = {**_build_version_facet(commit_ts), **_build_schema_facet(table)}
         return Dataset(namespace, f"{table.db}.{table.table}", facets=facets)
 
@@ -96,7 +96,7 @@ class Datasets:
             made.facets["columnLineage"] = _ColumnLineage(fields)
         return made
 
-    def _build_inputs(self, column: str, sources: Sequence[Table]) -> list[column_lineage_dataset.InputField]:
+    def _build_inputs(self, column: str, sources: Sequence[KnownTable]) -> list[column_lineage_dataset.InputField]:
         having = (source for source in sources if any(name == column for name, _ in source.columns))
         return [
             column_lineage_dataset.InputField(self._source, f"{one.db}.{one.table}", column, [_build_identity()])
@@ -119,7 +119,7 @@ def _build_identity() -> column_lineage_dataset.Transformation:
     return column_lineage_dataset.Transformation("DIRECT", "IDENTITY", "", masking=False)
 
 
-def _build_schema_facet(table: Table) -> dict[str, Any]:
+def _build_schema_facet(table: KnownTable) -> dict[str, Any]:
     fields = [schema_dataset.SchemaDatasetFacetFields(name, kind or None) for name, kind in table.columns]
     return {"schema": _Schema(fields)} if fields else {}
 

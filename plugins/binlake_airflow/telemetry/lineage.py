@@ -15,7 +15,7 @@ from openlineage.client.facet_v2 import BaseFacet
 
 from binlake.config import Replication
 from binlake.pipeline import BY_NAME, FEED, STAGES
-from binlake.window.lineage import LINEAGE, MOST_TABLES, LineageTable, Table, limit_tables
+from binlake.window.lineage import LINEAGE, MOST_TABLES, KnownTable, LineageTable, limit_tables
 from binlake_airflow.jobs import CHANGED, find_feed_of_result
 from binlake_airflow.telemetry.datasets import Datasets
 
@@ -117,7 +117,7 @@ def _add_copies(
 
 def _add_by_name(replication: Replication, names: Names) -> list[LineageTable]:
     """Tables of which only the names are known; if there are routes, not even their source tables."""
-    tables = [Table(db, table) for db, table in names]
+    tables = [KnownTable(db, table) for db, table in names]
     return [LineageTable(table, (), () if replication.routes else (table,)) for table in tables]
 
 
@@ -152,14 +152,16 @@ def _add_audit(flow: _Flow, asked: Mapping[str, Any], printed: Any) -> None:
     mirror = printed.get("mirror", {}) if asked["what"] == "table" and printed else {}
     # A version below 0 means that the table has no mirror yet.
     if mirror.get("delta_version", -1) >= 0:
-        flow.read.append(flow.names.build_mirror(LineageTable(Table(mirror["db"], mirror["table"])), str(mirror["hi"])))
+        flow.read.append(
+            flow.names.build_mirror(LineageTable(KnownTable(mirror["db"], mirror["table"])), str(mirror["hi"]))
+        )
 
 
 def _add_maintain(flow: _Flow, tables: Sequence[Mapping[str, Any]]) -> None:
     """Tables whose files were joined or dropped, or whose rows were deleted, count as written."""
     for one in tables:
         if one["table"] == "mirror":
-            mirrors = [LineageTable(Table(db, table)) for db, table in one.get("mirrors", ())]
+            mirrors = [LineageTable(KnownTable(db, table)) for db, table in one.get("mirrors", ())]
             flow.written += [flow.names.build_mirror(one) for one in mirrors if len(mirrors) <= MOST_TABLES]
         elif one["joined"] or one["dropped"] or one["windows"]:
             flow.add_lake_tables((), (one["table"],))

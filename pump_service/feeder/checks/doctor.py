@@ -8,7 +8,7 @@ from functools import partial
 
 from binlake.health.doctor.clocks import check_skew, measure_skew_s
 from binlake.health.doctor.hostchecks import check_disk
-from binlake.health.doctor.model import Check, Finding, Patient, Verdict
+from binlake.health.doctor.model import Check, DoctorLine, Patient, Verdict
 from binlake.pump_service.feeder.checks.report import run_checks
 from binlake.pump_service.feeder.server import Link, ask, connect, format_address
 from binlake.pump_service.feeder.settings import FeederFile, SourceFile, read_settings
@@ -20,7 +20,7 @@ def list_checks(patient: Patient) -> list[Check]:
     """The checks of the feeder whose file is named."""
     if patient.feeder is None:
         text = "no feeder.toml is named: the source's servers are not asked"
-        finding = Finding("feeder", "not applicable", text, "--feeder FILE, on the feeder's host")
+        finding = DoctorLine("feeder", "not applicable", text, "--feeder FILE, on the feeder's host")
         return [Check("feeder", "feeder", lambda: [finding])]
     return [Check("feeder", "feeder", partial(_check_servers, patient)), *_list_more(patient)]
 
@@ -37,19 +37,19 @@ def _read(patient: Patient) -> FeederFile:
     return read_settings(patient.feeder)
 
 
-def _check_servers(patient: Patient) -> Iterator[Finding]:
+def _check_servers(patient: Patient) -> Iterator[DoctorLine]:
     """As `binlake feeder check`."""
     for (source, server), one in run_checks(_read(patient)):
         where = " ".join(word for word in (source, server) if word)
-        yield Finding(one.check, _VERDICTS[one.verdict], f"{where}: {one.found}", one.remedy)
+        yield DoctorLine(one.check, _VERDICTS[one.verdict], f"{where}: {one.found}", one.remedy)
 
 
-def _check_clocks(patient: Patient) -> Iterator[Finding]:
+def _check_clocks(patient: Patient) -> Iterator[DoctorLine]:
     for source in _read(patient).source:
         yield _check_clock(source)
 
 
-def _check_clock(source: SourceFile) -> Finding:
+def _check_clock(source: SourceFile) -> DoctorLine:
     with closing(connect(source, source.servers[0])) as link:
         return check_skew(
             "clock", measure_skew_s(partial(_read_clock, link)), f"{source.name} at {format_address(source.servers[0])}"

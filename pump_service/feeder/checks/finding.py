@@ -9,7 +9,7 @@ Verdict = Literal["ok", "warn", "fail"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckFinding:
     """`fail`: the feeder would stop, or lose or mix up rows; `warn`: worth knowing. `remedy`: "" if ok."""
 
     check: str
@@ -18,6 +18,6 @@ class Finding:
     remedy: str = ""
 
 
-def judge(check: str, is_ok: bool, found: str, remedy: str, otherwise: Verdict = "fail") -> Finding:
+def judge(check: str, is_ok: bool, found: str, remedy: str, otherwise: Verdict = "fail") -> CheckFinding:
     """The finding of a check: `otherwise` is the verdict unless `is_ok`."""
-    return Finding(check, "ok", found) if is_ok else Finding(check, otherwise, found, remedy)
+    return CheckFinding(check, "ok", found) if is_ok else CheckFinding(check, otherwise, found, remedy)

@@ -13,15 +13,15 @@ from binlake.base.dialects import Dialect
 from binlake.base.terminal import print_table
 from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.definitions.descriptions import SCRATCH_PREFIX
-from binlake.pump_service.feeder.checks.finding import Finding, judge
+from binlake.pump_service.feeder.checks.finding import CheckFinding, judge
 from binlake.pump_service.feeder.checks.servers import ServerFacts, check_address, read_facts
 from binlake.pump_service.feeder.checks.tables import TableFacts, check_tables, check_together, read_table_facts
 from binlake.pump_service.feeder.server import Address, Link, ask, connect, format_address
-from binlake.pump_service.feeder.settings import FeederFile, SourceFile, Tracker
+from binlake.pump_service.feeder.settings import FeederFile, SourceFile, TrackerSection
 
 _Subject = tuple[str, str]
 """Source (or "tracker", or "all"), server."""
-Report = list[tuple[_Subject, Finding]]
+Report = list[tuple[_Subject, CheckFinding]]
 
 
 def run_checks(settings: FeederFile) -> Report:
@@ -73,30 +73,34 @@ def print_report(report: Report) -> None:
 
 def _check_source_tables(
     source: SourceFile, address: Address, tables: dict[str, TableFacts], families: Sequence[Dialect]
-) -> Iterator[Finding]:
+) -> Iterator[CheckFinding]:
     try:
         with closing(connect(source, address)) as link:
             facts = tables[source.name] = read_table_facts(link, source)
     except (BinlakeError, pymysql.err.Error) as error:
-        yield Finding("tables", "fail", str(error), "SELECT on the replicated databases for the source's user")
+        yield CheckFinding("tables", "fail", str(error), "SELECT on the replicated databases for the source's user")
     else:
         snapshot = source.start.mode == "snapshot"
         yield from check_tables(facts, with_snapshot=snapshot, families=families, loads=source.snapshot.loads)
 
 
-def _check_tracker(server: Tracker, facts: dict[str, ServerFacts], tables: dict[str, TableFacts]) -> Iterator[Finding]:
+def _check_tracker(
+    server: TrackerSection, facts: dict[str, ServerFacts], tables: dict[str, TableFacts]
+) -> Iterator[CheckFinding]:
     try:
         with closing(connect(server)) as link:
             tracker = read_facts(link, is_first=True)
             case = int(ask(link, "SELECT @@lower_case_table_names")[0][0])
             yield from _check_create_privilege(link)
     except (BinlakeError, pymysql.err.Error) as error:
-        yield Finding("connection", "fail", str(error), "the tracker in feeder.toml")
+        yield CheckFinding("connection", "fail", str(error), "the tracker in feeder.toml")
         return
     for name, source in facts.items():
         found = f"{tracker.flavor.value} {tracker.version}; {name} is {source.flavor.value} {source.version}"
         if tracker.flavor is not source.flavor:
-            yield Finding("family", "fail", found, f"a tracker of {name}'s family: [source.tracker] in feeder.toml")
+            yield CheckFinding(
+                "family", "fail", found, f"a tracker of {name}'s family: [source.tracker] in feeder.toml"
+            )
         else:
             is_same = tracker.version.split(".")[:2] == source.version.split(".")[:2]
             yield judge("version", is_same, found, "a tracker of the source's version accepts every statement", "warn")
@@ -105,16 +109,16 @@ def _check_tracker(server: Tracker, facts: dict[str, ServerFacts], tables: dict[
         yield judge("case of names", case == known.case, found, "the same setting as the source's", "warn")
 
 
-def _check_create_privilege(link: Link) -> Iterator[Finding]:
+def _check_create_privilege(link: Link) -> Iterator[CheckFinding]:
     scratch = f"{SCRATCH_PREFIX}check"
     try:
         ask(link, f"CREATE DATABASE IF NOT EXISTS `{scratch}`")
         ask(link, f"CREATE TABLE IF NOT EXISTS `{scratch}`.t (id INT)")
     except pymysql.err.Error as error:
         remedy = f"GRANT ALL ON `{SCRATCH_PREFIX.replace('_', chr(92) + '_')}%`.* TO the tracker's user"
-        yield Finding("privileges", "fail", str(error.args[-1]), remedy)
+        yield CheckFinding("privileges", "fail", str(error.args[-1]), remedy)
     else:
-        yield Finding("privileges", "ok", "may create databases")
+        yield CheckFinding("privileges", "ok", "may create databases")
     finally:
         with suppress(pymysql.err.Error):  # it was not created, or the finding above says why
             ask(link, f"DROP DATABASE IF EXISTS `{scratch}`")

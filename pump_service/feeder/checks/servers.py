@@ -12,8 +12,8 @@ import pymysql
 from binlake.base.grants import parse_privileges
 from binlake.base.sqllink import LOOPBACK
 from binlake.errors import BinlakeError
-from binlake.mysqlbinlog.model import Flavor, Position
-from binlake.pump_service.feeder.checks.finding import Finding, judge
+from binlake.mysqlbinlog.model import BinlogPosition, Flavor
+from binlake.pump_service.feeder.checks.finding import CheckFinding, judge
 from binlake.pump_service.feeder.server import Address, Link, ask, connect, derive_flavor, read_variables
 from binlake.pump_service.feeder.settings import SourceFile
 from binlake.pump_service.feeder.startposition import find_start, read_identity
@@ -74,7 +74,9 @@ def _read_replica_ids(link: Link) -> frozenset[int]:
     return frozenset()
 
 
-def check_address(source: SourceFile, address: Address, server_id: int) -> tuple[list[Finding], ServerFacts | None]:
+def check_address(
+    source: SourceFile, address: Address, server_id: int
+) -> tuple[list[CheckFinding], ServerFacts | None]:
     """The checks of one server of a source; no facts if it cannot be queried."""
     is_first = address == source.servers[0]
     try:
@@ -84,18 +86,18 @@ def check_address(source: SourceFile, address: Address, server_id: int) -> tuple
             return [*findings, _check_tls(facts, source, address), *_check_start(link, facts, source)], facts
     except BinlakeError as error:
         return [
-            Finding("connection", "fail", error.message, error.hint or "address of the source in feeder.toml")
+            CheckFinding("connection", "fail", error.message, error.hint or "address of the source in feeder.toml")
         ], None
     except pymysql.err.Error as error:
-        return [Finding("connection", "fail", str(error.args[-1]), "privileges of the source's user")], None
+        return [CheckFinding("connection", "fail", str(error.args[-1]), "privileges of the source's user")], None
 
 
-def _check_tls(facts: ServerFacts, source: SourceFile, address: Address) -> Finding:
+def _check_tls(facts: ServerFacts, source: SourceFile, address: Address) -> CheckFinding:
     if address[0] in LOOPBACK:
-        return Finding("TLS", "ok", facts.tls or "none, to this machine")
+        return CheckFinding("TLS", "ok", facts.tls or "none, to this machine")
     if not facts.tls:
         remedy = "the log travels in the clear: switch TLS on at the server, then ssl-ca in [source.security]"
-        return Finding("TLS", "warn", "none", remedy)
+        return CheckFinding("TLS", "warn", "none", remedy)
     is_checked = source.security.checks_certificate
     remedy = "anybody may pretend to be the source: ssl-ca in [source.security] of feeder.toml"
     return judge(
@@ -103,20 +105,20 @@ def _check_tls(facts: ServerFacts, source: SourceFile, address: Address) -> Find
     )
 
 
-def check_server(facts: ServerFacts, server_id: int, *, with_snapshot: bool) -> list[Finding]:
+def check_server(facts: ServerFacts, server_id: int, *, with_snapshot: bool) -> list[CheckFinding]:
     """All checks that need only the facts."""
     findings = [finding for check in _CHECKS for finding in check(facts)]
     return [*findings, *_check_server_id(facts, server_id), *_check_privileges(facts, with_snapshot)]
 
 
-def _check_version(facts: ServerFacts) -> Iterable[Finding]:
+def _check_version(facts: ServerFacts) -> Iterable[CheckFinding]:
     numbers = tuple(int(number) for number in re.findall(r"\d+", facts.version)[:2])
     oldest = _OLDEST[facts.flavor]
     found = f"{facts.flavor.value} {facts.version}"
     yield judge("version", numbers >= oldest, found, f"{facts.flavor.value} {oldest[0]}.{oldest[1]} or newer", "warn")
 
 
-def _check_log(facts: ServerFacts) -> Iterable[Finding]:
+def _check_log(facts: ServerFacts) -> Iterable[CheckFinding]:
     yield judge(
         "log_bin", facts.is_on("log_bin"), facts.look_up_variable("log_bin") or "OFF", "start the server with --log-bin"
     )
@@ -129,13 +131,13 @@ def _check_log(facts: ServerFacts) -> Iterable[Finding]:
     yield judge("binlog_row_image", image == "FULL", image, remedy)
 
 
-def _check_metadata(facts: ServerFacts) -> Iterable[Finding]:
+def _check_metadata(facts: ServerFacts) -> Iterable[CheckFinding]:
     level = facts.look_up_variable("binlog_row_metadata") or "NO_LOG"
     remedy = "SET GLOBAL binlog_row_metadata = FULL: definitions are then checked by name against the log"
     yield judge("binlog_row_metadata", level == "FULL", level, remedy, "warn")
 
 
-def _check_gtids(facts: ServerFacts) -> Iterable[Finding]:
+def _check_gtids(facts: ServerFacts) -> Iterable[CheckFinding]:
     mode = "ON" if facts.flavor is Flavor.MARIADB else facts.look_up_variable("gtid_mode") or "OFF"
     remedy = "without GTIDs the feeder cannot switch to another server: SET GLOBAL gtid_mode = ON, step by step"
     yield judge("GTID", mode == "ON", mode, remedy, "warn" if facts.is_first else "fail")
@@ -145,14 +147,14 @@ def _check_gtids(facts: ServerFacts) -> Iterable[Finding]:
         yield judge("gtid_strict_mode", strict in _ON, strict, remedy, "warn")
 
 
-def _check_replica_updates(facts: ServerFacts) -> Iterable[Finding]:
+def _check_replica_updates(facts: ServerFacts) -> Iterable[CheckFinding]:
     if not facts.is_first:
         name = "log_replica_updates" if "log_replica_updates" in facts.settings else "log_slave_updates"
         remedy = f"start this server with {name}: otherwise its log lacks what it replicates"
         yield judge(name, facts.is_on(name), facts.look_up_variable(name) or "OFF", remedy)
 
 
-def _check_retention(facts: ServerFacts) -> Iterable[Finding]:
+def _check_retention(facts: ServerFacts) -> Iterable[CheckFinding]:
     seconds = float(facts.settings.get("binlog_expire_logs_seconds") or 0)
     seconds = seconds or _DAY_S * float(facts.settings.get("expire_logs_days") or 0)
     is_ok = seconds == 0 or seconds >= _ENOUGH_DAYS * _DAY_S
@@ -162,20 +164,22 @@ def _check_retention(facts: ServerFacts) -> Iterable[Finding]:
     yield judge("retention", is_ok, f"{seconds / _DAY_S:g} days" if seconds else "forever", remedy, "warn")
 
 
-def _check_server_id(facts: ServerFacts, server_id: int) -> Iterable[Finding]:
+def _check_server_id(facts: ServerFacts, server_id: int) -> Iterable[CheckFinding]:
     own = facts.look_up_variable("server_id") or "0"
     if own == "0":
-        yield Finding("server_id", "fail", "0", "SET GLOBAL server_id to a unique number")
+        yield CheckFinding("server_id", "fail", "0", "SET GLOBAL server_id to a unique number")
     elif int(own) == server_id:
-        yield Finding("server_id", "fail", f"{own}, which is also the feeder's", "another `server-id` in feeder.toml")
+        yield CheckFinding(
+            "server_id", "fail", f"{own}, which is also the feeder's", "another `server-id` in feeder.toml"
+        )
     elif server_id in facts.replicas:
         remedy = "another `server-id` in feeder.toml, unless it is this feeder, already running"
-        yield Finding("server_id", "warn", f"a replica with the feeder's id {server_id} is connected", remedy)
+        yield CheckFinding("server_id", "warn", f"a replica with the feeder's id {server_id} is connected", remedy)
     else:
-        yield Finding("server_id", "ok", f"{own}, the feeder's is {server_id}")
+        yield CheckFinding("server_id", "ok", f"{own}, the feeder's is {server_id}")
 
 
-def _check_privileges(facts: ServerFacts, with_snapshot: bool) -> Iterable[Finding]:
+def _check_privileges(facts: ServerFacts, with_snapshot: bool) -> Iterable[CheckFinding]:
     granted = {_SYNONYMS.get(privilege, privilege) for grant in facts.grants for privilege in parse_privileges(grant)}
     # Roles and grants on single databases are not examined: SELECT on anything counts as SELECT.
     wanted = [*_LOG_PRIVILEGES[facts.flavor], "SELECT"]
@@ -191,14 +195,14 @@ def _check_privileges(facts: ServerFacts, with_snapshot: bool) -> Iterable[Findi
     yield judge("privileges", not missing, f"missing: {', '.join(missing)}" if missing else "enough", remedy)
     if with_snapshot and facts.flavor is Flavor.MYSQL and not granted & {"RELOAD", "ALL PRIVILEGES"}:
         remedy = "GRANT RELOAD ON *.*: one short lock for the snapshot's position; without it each table is locked"
-        yield Finding("privileges of the snapshot", "warn", "missing: RELOAD", remedy)
+        yield CheckFinding("privileges of the snapshot", "warn", "missing: RELOAD", remedy)
 
 
-def _check_databases(facts: ServerFacts) -> Iterable[Finding]:
+def _check_databases(facts: ServerFacts) -> Iterable[CheckFinding]:
     hidden = describe_hidden(facts.grants)
     if hidden:
         remedy = "GRANT SELECT ON *.*, or list the rest in `ignore-tables`: its first row in the log stops the source"
-        yield Finding("databases", "warn", hidden, remedy)
+        yield CheckFinding("databases", "warn", hidden, remedy)
 
 
 def describe_hidden(grants: Iterable[str]) -> str:
@@ -212,21 +216,21 @@ def describe_hidden(grants: Iterable[str]) -> str:
     return f"cannot be seen: {', '.join(sorted(hidden))}" if hidden else ""
 
 
-def _check_start(link: Link, facts: ServerFacts, source: SourceFile) -> Iterable[Finding]:
+def _check_start(link: Link, facts: ServerFacts, source: SourceFile) -> Iterable[CheckFinding]:
     start = source.start
     if start.mode not in ("gtid", "position") or not facts.is_on("log_bin"):
         return
-    position = Position("", 4, start.gtid) if start.mode == "gtid" else Position(start.file, start.offset)
+    position = BinlogPosition("", 4, start.gtid) if start.mode == "gtid" else BinlogPosition(start.file, start.offset)
     shown = start.gtid or f"{start.file}:{start.offset}"
     try:
         find_start(link, facts.flavor, position, read_identity(link, facts.flavor), last_uuid="")
     except BinlakeError as error:
-        yield Finding("start", "fail", f"{shown}: {error.message}", error.hint)
+        yield CheckFinding("start", "fail", f"{shown}: {error.message}", error.hint)
     else:
-        yield Finding("start", "ok", shown)
+        yield CheckFinding("start", "ok", shown)
 
 
-_CHECKS: tuple[Callable[[ServerFacts], Iterable[Finding]], ...] = (
+_CHECKS: tuple[Callable[[ServerFacts], Iterable[CheckFinding]], ...] = (
     _check_version,
     _check_log,
     _check_metadata,

@@ -13,7 +13,7 @@ from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.descriptions import SYSTEM_DATABASES, TableDescription
 from binlake.mysqlbinlog.definitions.tables import build_table_info
 from binlake.mysqlbinlog.rowimage.charsets import build_utf8_writer
-from binlake.pump_service.feeder.checks.finding import Finding, judge
+from binlake.pump_service.feeder.checks.finding import CheckFinding, judge
 from binlake.pump_service.feeder.collations import REMEDY, list_lacking
 from binlake.pump_service.feeder.server import Link, ask
 from binlake.pump_service.feeder.settings import SourceFile
@@ -65,7 +65,7 @@ def check_tables(
     with_snapshot: bool,
     families: Sequence[Dialect] = (),
     loads: Callable[[str, str], bool] = lambda _db, _table: True,
-) -> list[Finding]:
+) -> list[CheckFinding]:
     """The checks of one source's tables.
 
     `families`: the kinds of servers that the rows go to; empty = not known. `loads`: whether a full load reads a table.
@@ -110,7 +110,7 @@ def check_tables(
     ]  # fmt: skip
 
 
-def check_together(sources: Mapping[str, TableFacts], files: Sequence[SourceFile]) -> list[Finding]:
+def check_together(sources: Mapping[str, TableFacts], files: Sequence[SourceFile]) -> list[CheckFinding]:
     """Checks across the sources that go into one cluster; `sources` by name."""
     if len(sources) < 2:
         return []
@@ -129,7 +129,7 @@ def check_together(sources: Mapping[str, TableFacts], files: Sequence[SourceFile
     ]  # fmt: skip
 
 
-def _check_shards(sources: Mapping[str, TableFacts]) -> Iterable[Finding]:
+def _check_shards(sources: Mapping[str, TableFacts]) -> Iterable[CheckFinding]:
     """Tables of the same name at several sources, which merging into one table could mix up."""
     shards: dict[str, list[tuple[str, TableDescription]]] = defaultdict(list)
     for source, facts in sources.items():

@@ -17,11 +17,19 @@ from itertools import groupby, pairwise
 import structlog
 from pymysql import err
 
-from binlake.dialect.classify import Kind, read_name
+from binlake.dialect.classify import DdlKind, read_name
 from binlake.errors import BinlakeError, Permanent, SchemaError, SourceUnavailable, Transient
 from binlake.mysqlbinlog.definitions.statements import SingleStatement, split_ddl
 from binlake.mysqlbinlog.gtid import parse_gtid_set
-from binlake.mysqlbinlog.model import Flavor, Position, RowKind, RowsEvent, SourceTransaction, Statement, TableMap
+from binlake.mysqlbinlog.model import (
+    BinlogPosition,
+    Flavor,
+    LoggedStatement,
+    RowKind,
+    RowsEvent,
+    SourceTransaction,
+    TableMap,
+)
 from binlake.mysqlbinlog.rowimage import encode_transactions
 from binlake.mysqlbinlog.rowimage.shape import Shape, derive_shape
 from binlake.mysqlbinlog.rowimage.transactions import Guard
@@ -43,7 +51,7 @@ from binlake.pump_service.feeder.snapshot.keysnapshots import KeySnapshots
 from binlake.pump_service.feeder.snapshot.loadstate import SnapshotPosition
 from binlake.pump_service.feeder.snapshot.reading import SnapshotChanged
 from binlake.pump_service.feeder.snapshot.tableload import TableLoad
-from binlake.pump_service.feeder.startposition import Identity, find_start
+from binlake.pump_service.feeder.startposition import ServerIdentity, find_start
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.wire import binlog_pb2 as pb
@@ -52,7 +60,7 @@ log = structlog.get_logger()
 
 _IDLE_S = 0.5
 _GTID = re.compile(r"(?:[0-9a-f-]{36}(?::[a-z_]\w*)?:\d+|\d+-\d+-\d+)(?:/ddl)?")
-_KEEPS_ROWS = frozenset({Kind.CREATE_DATABASE, Kind.ALTER_DATABASE, Kind.OTHER})
+_KEEPS_ROWS = frozenset({DdlKind.CREATE_DATABASE, DdlKind.ALTER_DATABASE, DdlKind.OTHER})
 """DDL that does not change the rows of any table; OTHER: a trigger of an online-DDL tool."""
 
 
@@ -61,7 +69,11 @@ class CannotCombineSnapshots(Transient):
 
 
 def check_next_snapshot(
-    link: Link, flavor: Flavor, snapshots: Sequence[SnapshotPosition], current: SnapshotPosition, identity: Identity
+    link: Link,
+    flavor: Flavor,
+    snapshots: Sequence[SnapshotPosition],
+    current: SnapshotPosition,
+    identity: ServerIdentity,
 ) -> None:
     """Check that a snapshot at `current` of the server behind `link` can follow `snapshots`: it includes them.
 
@@ -108,7 +120,7 @@ class CatchUp:
         link: Callable[[], Link],
         stopped: threading.Event,
         maybe_moved: Collection[Name] = (),
-        end: Position | None = None,
+        end: BinlogPosition | None = None,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._source, self._server_id, self._flavor = source, server_id, flavor
@@ -172,7 +184,7 @@ class CatchUp:
         """Whether transactions after this snapshot are left to the log's reader, which starts after the load."""
         return snapshot == len(self._snapshots) - 1
 
-    def _check_statement(self, snapshot: int, statement: Statement) -> None:
+    def _check_statement(self, snapshot: int, statement: LoggedStatement) -> None:
         for single in split_ddl(statement, self._flavor):
             other = single.to or _find_exchanged_table(single)
             if single.kind in _KEEPS_ROWS or (self._is_last(snapshot) and other is None):
@@ -277,7 +289,7 @@ def _is_read(snapshots: Mapping[str, int], until: int) -> IsRead:
 class _SnapshotBoundary:
     """The position of a snapshot, compared with transactions of the log."""
 
-    def __init__(self, flavor: Flavor, position: Position) -> None:
+    def __init__(self, flavor: Flavor, position: BinlogPosition) -> None:
         self._flavor, self._position = flavor, position
         self._done = parse_gtid_set(flavor, position.gtids) if position.gtids else None
 
@@ -290,7 +302,7 @@ class _SnapshotBoundary:
             raise CannotCombineSnapshots(f"transaction {transaction.id} between two snapshots has no GTID")
         return self._done.contains(transaction.id.removesuffix("/ddl"))
 
-    def is_at_or_after(self, other: Position) -> bool:
+    def is_at_or_after(self, other: BinlogPosition) -> bool:
         """Whether this position is at or after `other`, of the same log."""
         if self._done is not None:
             return self._done.contains_set(parse_gtid_set(self._flavor, other.gtids))

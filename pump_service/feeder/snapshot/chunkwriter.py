@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.pump_service.feeder.journal import Batch
-from binlake.pump_service.feeder.publisher import Outgoing, Publisher, UncommittedBatches
+from binlake.pump_service.feeder.publisher import Outgoing, SourcePublisher, UncommittedBatches
 from binlake.pump_service.feeder.snapshot.loadstate import LoadState
 from binlake.pump_service.feeder.snapshot.reading import Value
 
@@ -36,7 +36,7 @@ class _Chunk:
 class ChunkWriter:
     """Writes the chunks of one snapshot. `began_ms`: the time of its transactions."""
 
-    def __init__(self, publisher: Publisher, source: str, load: LoadState, began_ms: int) -> None:
+    def __init__(self, publisher: SourcePublisher, source: str, load: LoadState, began_ms: int) -> None:
         self._publisher, self._source, self._load, self._began_ms = publisher, source, load, began_ms
         self._chunks: dict[tuple[Name, str], _Chunk] = {}
         self._bytes = 0

@@ -20,14 +20,14 @@ from pymysql import err
 
 from binlake.base.dialects import Dialect
 from binlake.errors import BinlakeError, Permanent, SourceUnavailable
-from binlake.mysqlbinlog.definitions.changes import SchemaChange
+from binlake.mysqlbinlog.definitions.changes import DefinitionChange
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
-from binlake.mysqlbinlog.model import Position
+from binlake.mysqlbinlog.model import BinlogPosition
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.pump_service.feeder.catalog import Catalog
 from binlake.pump_service.feeder.collations import require_target_collations
-from binlake.pump_service.feeder.journal import Batch, Journal, ReadPosition
-from binlake.pump_service.feeder.publisher import Ddl, Outgoing, Publisher, Stopped, UncommittedBatches
+from binlake.pump_service.feeder.journal import Batch, FeederJournal, ReadPosition
+from binlake.pump_service.feeder.publisher import Outgoing, PublishedDdl, SourcePublisher, Stopped, UncommittedBatches
 from binlake.pump_service.feeder.server import derive_flavor, read_log_end
 from binlake.pump_service.feeder.settings import SourceFile
 from binlake.pump_service.feeder.snapshot.catchup import CannotCombineSnapshots, CatchUp, check_next_snapshot
@@ -39,9 +39,9 @@ from binlake.pump_service.feeder.snapshot.loadstate import (
     read_load_record,
 )
 from binlake.pump_service.feeder.snapshot.oneserver import OneServer
-from binlake.pump_service.feeder.snapshot.opening import Snapshot, open_session, open_snapshot
-from binlake.pump_service.feeder.snapshot.progress import Progress
-from binlake.pump_service.feeder.snapshot.reading import SnapshotChanged, SnapshotReader, SourceTable
+from binlake.pump_service.feeder.snapshot.opening import SourceSnapshots, open_session, open_snapshot
+from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
+from binlake.pump_service.feeder.snapshot.reading import SnapshotChanged, SnapshotReader, SnapshotTable
 from binlake.pump_service.feeder.snapshot.structures import count_moves, describe_source, estimate_rows
 from binlake.pump_service.feeder.snapshot.throttle import Throttle
 from binlake.pump_service.feeder.sourceerrors import build_source_error
@@ -54,7 +54,7 @@ _RETRY_S = 1.0  # before a snapshot that DDL invalidated is taken again
 _PAUSE_POLL_S = 1.0
 
 
-def needs_load(journal: Journal, source: SourceFile) -> bool:
+def needs_load(journal: FeederJournal, source: SourceFile) -> bool:
     """Whether `source` must be loaded: it was never read, or its load is unfinished."""
     if source.name in journal.read_positions():
         return read_load_record(journal, source.name).get("state") == "loading"
@@ -66,17 +66,17 @@ class _Paused(Exception):
 
 
 @dataclass
-class Loader:
+class SnapshotLoader:
     """Loads `source`, whose log is read as replica `server_id`; `watch` is called with the progress of each attempt at
     its start; `families`: the kinds of servers that the rows go to, as far as known; `is_paused`: whether the load
     is to read nothing for now."""
 
     source: SourceFile
-    journal: Journal
-    publisher: Publisher
+    journal: FeederJournal
+    publisher: SourcePublisher
     catalog: Catalog
     stopped: threading.Event
-    watch: Callable[[Progress], None]
+    watch: Callable[[SnapshotProgress], None]
     server_id: int = 0
     families: tuple[Dialect, ...] = ()
     is_paused: Callable[[], bool] = lambda: False
@@ -133,13 +133,13 @@ class Loader:
         with self._order_batches(load, progress, maybe_moved) as uncommitted:
             self._commit(uncommitted, load, progress)
 
-    def _start_progress(self, guesses: Mapping[Name, int], load: LoadState) -> Progress:
-        progress = Progress.of(guesses, load.tables, load.from_ts, load.began)
+    def _start_progress(self, guesses: Mapping[Name, int], load: LoadState) -> SnapshotProgress:
+        progress = SnapshotProgress.of(guesses, load.tables, load.from_ts, load.began)
         progress.resume(load.tables)
         self.watch(progress)
         return progress
 
-    def _read_rest(self, load: LoadState) -> tuple[Progress, set[Name]]:
+    def _read_rest(self, load: LoadState) -> tuple[SnapshotProgress, set[Name]]:
         """Read the rest in a new snapshot; also returns the tables whose names may have moved before they were read."""
         snapshot, databases, moves = self._open_snapshot()
         with snapshot:
@@ -198,7 +198,7 @@ class Loader:
             if self.is_paused():
                 raise _Paused
 
-    def _catch_up(self, load: LoadState, progress: Progress) -> None:
+    def _catch_up(self, load: LoadState, progress: SnapshotProgress) -> None:
         """Commit what the log has changed, up to the last snapshot, in rows that were read before it."""
         name, position = self.source.name, load.snapshots[-1].position
         with self._order_batches(load, progress, set()) as uncommitted:
@@ -210,7 +210,7 @@ class Loader:
 
     @contextmanager
     def _order_batches(
-        self, load: LoadState, progress: Progress, maybe_moved: set[Name]
+        self, load: LoadState, progress: SnapshotProgress, maybe_moved: set[Name]
     ) -> Iterator[UncommittedBatches]:
         """The load's open batches in commit order: the rows of each snapshot, then their changes in the log, which are
         rolled back if the body of the `with` does not commit."""
@@ -234,7 +234,7 @@ class Loader:
             self.publisher.abandon(of_log)
             raise
 
-    def _read_log_end(self, snapshot: SnapshotPosition) -> Position:
+    def _read_log_end(self, snapshot: SnapshotPosition) -> BinlogPosition:
         """Where the log of the snapshot's server ends; raises CannotCombineSnapshots if another server answers."""
         with closing(OneServer(self.source).connect()) as link:
             server = read_identity(link, derive_flavor(link)).uuid
@@ -244,7 +244,7 @@ class Loader:
                 )
             return read_log_end(link)
 
-    def _open_snapshot(self) -> tuple[Snapshot, list[DatabaseDescription], tuple[int, ...]]:
+    def _open_snapshot(self) -> tuple[SourceSnapshots, list[DatabaseDescription], tuple[int, ...]]:
         """A snapshot, the definitions of its tables, and the count of moved names before it."""
         server = OneServer(self.source)
         with closing(server.connect()) as link:
@@ -268,12 +268,12 @@ class Loader:
 
     def _publish_definitions(
         self,
-        position: Position,
+        position: BinlogPosition,
         databases: Sequence[DatabaseDescription],
         began_ms: int,
         load: LoadState,
         snapshot_position: SnapshotPosition,
-    ) -> tuple[list[SourceTable], int]:
+    ) -> tuple[list[SnapshotTable], int]:
         """Publish the definitions; returns the tables of the load as the catalog has them, and the SchemaVersion."""
         name, catalog = self.source.name, self.catalog
         from_ts = load.from_ts or self.publisher.fetch_ts(name)
@@ -296,12 +296,12 @@ class Loader:
                 known = self.journal.read_positions().get(name) or ReadPosition(position)
                 self.journal.commit([], {name: replace(known, position=position)}, facts=facts)
             tables = [
-                SourceTable(table, definition, texts[table], load.tables[table].ranges)
+                SnapshotTable(table, definition, texts[table], load.tables[table].ranges)
                 for table, definition in definitions.items()
             ]
             return tables, catalog.version
 
-    def _commit(self, uncommitted: UncommittedBatches, load: LoadState, progress: Progress) -> None:
+    def _commit(self, uncommitted: UncommittedBatches, load: LoadState, progress: SnapshotProgress) -> None:
         progress.state = "committing"
         name, position = self.source.name, load.snapshots[-1].position
         state = progress.to_json()
@@ -323,11 +323,11 @@ class Loader:
         )  # fmt: skip
 
 
-def _build_definitions(changes: Sequence[SchemaChange], position: Position, began_ms: int) -> list[Outgoing]:
+def _build_definitions(changes: Sequence[DefinitionChange], position: BinlogPosition, began_ms: int) -> list[Outgoing]:
     return [
         Outgoing(
             f"snapshot-{position.file}:{position.offset}-{n - len(changes)}", began_ms,
-            ddl=Ddl(change.query, change.job_id, change.build_job, change.schema_state),
+            ddl=PublishedDdl(change.query, change.job_id, change.build_job, change.schema_state),
         )
         for n, change in enumerate(changes)
     ]  # fmt: skip

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from binlake.mysqlbinlog.model import Position
+from binlake.mysqlbinlog.model import BinlogPosition
 from binlake.mysqlbinlog.tablerows.link import Name
-from binlake.mysqlbinlog.tablerows.ranges import Ranges
-from binlake.pump_service.feeder.journal import Batch, Journal, LoadedChunk
+from binlake.mysqlbinlog.tablerows.ranges import KeyRanges
+from binlake.pump_service.feeder.journal import Batch, FeederJournal, LoadedChunk
 from binlake.pump_service.feeder.snapshot.reading import Value
 from binlake.pump_service.feeder.snapshot.tableload import TableLoad
 
@@ -25,7 +25,7 @@ _OUTDATED = "outdated rows of "
 """Prefix of the fact, completed by the source's name, with the tables of `read_outdated_tables`."""
 
 
-def read_load_record(journal: Journal, source: str) -> dict[str, Any]:
+def read_load_record(journal: FeederJournal, source: str) -> dict[str, Any]:
     """The journal's record of a source's load: `state` (`loading`, `done`), `rows`, `commit_ts`; {} = no load."""
     text = journal.read_fact(_format_fact_name(source))
     record: dict[str, Any] = json.loads(text) if text else {}
@@ -37,12 +37,12 @@ def read_load_record(journal: Journal, source: str) -> dict[str, Any]:
     return record
 
 
-def read_outdated_tables(journal: Journal, source: str) -> list[Name]:
+def read_outdated_tables(journal: FeederJournal, source: str) -> list[Name]:
     """The tables that have rows of a load which was given up: they must be dropped before they are loaded again."""
     return [(db, table) for db, table in json.loads(journal.read_fact(_OUTDATED + source) or "[]")]
 
 
-def build_outdated_facts(journal: Journal, source: str, tables: Iterable[Name] | None = None) -> Facts:
+def build_outdated_facts(journal: FeederJournal, source: str, tables: Iterable[Name] | None = None) -> Facts:
     """The facts by which those of `tables` (None: all of the load) that have visible rows are outdated too."""
     stored = {name: TableLoad.from_json(body) for name, body in journal.read_load_tables(source).items()}
     given_up = stored if tables is None else tables
@@ -59,7 +59,7 @@ def build_load_facts(source: str, record: Mapping[str, Any]) -> Facts:
 class SnapshotPosition:
     """Where a snapshot was taken: its position in the log, and the server."""
 
-    position: Position
+    position: BinlogPosition
     server: str
 
 
@@ -67,7 +67,7 @@ class LoadState:
     """The unfinished load of `source`. `from_ts`: a timestamp before everything in it, 0 = not known yet; `began`: Unix
     seconds of its first attempt."""
 
-    def __init__(self, journal: Journal, source: str) -> None:
+    def __init__(self, journal: FeederJournal, source: str) -> None:
         self._journal, self._source = journal, source
         record = read_load_record(journal, source)
         if record.get("state") != "loading":
@@ -76,7 +76,7 @@ class LoadState:
         self.began = float(record.get("began", time.time()))
         self._total = int(record.get("tables", 0))
         self.snapshots = [
-            SnapshotPosition(Position(*snapshot["position"]), snapshot["server"])
+            SnapshotPosition(BinlogPosition(*snapshot["position"]), snapshot["server"])
             for snapshot in record.get("snapshots", ())
         ]
         self.tables = {name: TableLoad.from_json(body) for name, body in journal.read_load_tables(source).items()}
@@ -101,7 +101,7 @@ class LoadState:
         if outdated:
             self.read_again(outdated)
         for name, table_id in tables.items():
-            self.tables.setdefault(name, TableLoad(table_id, Ranges()))
+            self.tables.setdefault(name, TableLoad(table_id, KeyRanges()))
         self._total = len(tables)
         if not self.has_rows:
             self.snapshots = []

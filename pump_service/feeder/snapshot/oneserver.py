@@ -10,7 +10,7 @@ import structlog
 from binlake.errors import SourceUnavailable
 from binlake.pump_service.feeder.server import Address, Link, connect, derive_flavor
 from binlake.pump_service.feeder.settings import SourceFile
-from binlake.pump_service.feeder.startposition import Identity, read_identity
+from binlake.pump_service.feeder.startposition import ServerIdentity, read_identity
 
 log = structlog.get_logger()
 
@@ -23,7 +23,7 @@ class OneServer:
     def __init__(self, source: SourceFile) -> None:
         self._source = source
         self._address: Address | None = None
-        self._identity: Identity | None = None
+        self._identity: ServerIdentity | None = None
 
     def connect(self) -> Link:
         """A session. Raises pymysql's errors and SourceUnavailable, also if another server answers at the address."""

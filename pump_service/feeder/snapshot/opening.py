@@ -16,7 +16,7 @@ from pymysql.constants import ER
 
 from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.gtid import parse_gtid_set
-from binlake.mysqlbinlog.model import Flavor, Position
+from binlake.mysqlbinlog.model import BinlogPosition, Flavor
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.pump_service.feeder.server import Link, ask, read_log_end
 from binlake.pump_service.feeder.snapshot.structures import LOCK_WAIT_S
@@ -41,11 +41,11 @@ _LIMITS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class SourceSnapshots:
     """`sessions` that see the source at `position`, each used by one reader at a time."""
 
     flavor: Flavor
-    position: Position
+    position: BinlogPosition
     sessions: tuple[Link, ...]
 
     def close(self) -> None:
@@ -54,14 +54,16 @@ class Snapshot:
             with contextlib.suppress(err.Error):
                 session.close()
 
-    def __enter__(self) -> Snapshot:
+    def __enter__(self) -> SourceSnapshots:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def open_snapshot(connect: Callable[[], Link], flavor: Flavor, sessions: int, tables: Sequence[Name]) -> Snapshot:
+def open_snapshot(
+    connect: Callable[[], Link], flavor: Flavor, sessions: int, tables: Sequence[Name]
+) -> SourceSnapshots:
     """A snapshot with at most `sessions` sessions; `tables` are locked if the server does not grant a global lock.
 
     Raises SourceUnavailable if the source does not answer or is locked, SourceRefused without its log or a privilege.
@@ -74,9 +76,9 @@ def open_snapshot(connect: Callable[[], Link], flavor: Flavor, sessions: int, ta
             return _open_mariadb(connect, links)
         with _block_commits(connect, tables):
             _begin(links)
-            return Snapshot(flavor, read_log_end(links[0]), tuple(links))
+            return SourceSnapshots(flavor, read_log_end(links[0]), tuple(links))
     except BaseException as error:
-        Snapshot(flavor, Position("", 0), tuple(links)).close()
+        SourceSnapshots(flavor, BinlogPosition("", 0), tuple(links)).close()
         if isinstance(error, err.Error):
             raise build_source_error(error) from error
         raise
@@ -96,7 +98,7 @@ def _begin(links: Sequence[Link]) -> None:
         ask(link, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
 
 
-def _open_mariadb(connect: Callable[[], Link], links: list[Link]) -> Snapshot:
+def _open_mariadb(connect: Callable[[], Link], links: list[Link]) -> SourceSnapshots:
     for _ in range(_TRIES):
         _begin(links)
         positions = [_read_mariadb_position(link) for link in links]
@@ -125,11 +127,11 @@ def _read_mariadb_position(link: Link) -> tuple[str, int]:
     return status["binlog_snapshot_file"], int(status["binlog_snapshot_position"])
 
 
-def _build_mariadb_snapshot(file_offset: tuple[str, int], links: Sequence[Link]) -> Snapshot:
+def _build_mariadb_snapshot(file_offset: tuple[str, int], links: Sequence[Link]) -> SourceSnapshots:
     file, offset = file_offset
     gtids = str(ask(links[0], "SELECT BINLOG_GTID_POS(%s, %s)", file_offset)[0][0] or "")
-    position = Position(file, offset, parse_gtid_set(Flavor.MARIADB, gtids).format_text())
-    return Snapshot(Flavor.MARIADB, position, tuple(links))
+    position = BinlogPosition(file, offset, parse_gtid_set(Flavor.MARIADB, gtids).format_text())
+    return SourceSnapshots(Flavor.MARIADB, position, tuple(links))
 
 
 @contextlib.contextmanager

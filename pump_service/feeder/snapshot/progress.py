@@ -28,7 +28,7 @@ class TableProgress:
 
 
 @dataclass
-class Progress:
+class SnapshotProgress:
     """Progress of one load; thread-safe. `state`: `reading`, `catching up` (with the log, up to a new snapshot),
     `paused`, `committing` or `done`: then it lies in (`from_ts`, `commit_ts`]. `began`: Unix seconds of the first
     attempt. `trouble`: why the log cannot be read just now; "" while it can.
@@ -48,7 +48,7 @@ class Progress:
     @classmethod
     def of(
         cls, guesses: Mapping[Name, int], names: Iterable[Name], from_ts: int = 0, began: float | None = None
-    ) -> Progress:
+    ) -> SnapshotProgress:
         """Progress of the tables `names`, of which nothing is read yet. `began`: None = now."""
         tables = {name: TableProgress(guesses.get(name, 0)) for name in names}
         return cls(tables, from_ts, began=time.time() if began is None else began)

@@ -24,13 +24,13 @@ from binlake.mysqlbinlog.rowimage.transactions import encode_inserts
 from binlake.mysqlbinlog.tablerows.chunks import Chunk, Chunks
 from binlake.mysqlbinlog.tablerows.columnrows import BLOCK_BYTES, BLOCK_ROWS, ColumnWriter
 from binlake.mysqlbinlog.tablerows.link import Name
-from binlake.mysqlbinlog.tablerows.ranges import Ranges
+from binlake.mysqlbinlog.tablerows.ranges import KeyRanges
 from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, group_into_blocks
 from binlake.mysqlbinlog.tablerows.rowtexts import select_columns
 from binlake.mysqlbinlog.tablerows.textrows import query_rows
 from binlake.pump_service.feeder.server import Link, ask
-from binlake.pump_service.feeder.snapshot.opening import Snapshot
-from binlake.pump_service.feeder.snapshot.progress import Progress
+from binlake.pump_service.feeder.snapshot.opening import SourceSnapshots
+from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
 from binlake.pump_service.feeder.snapshot.structures import count_moves, read_create_text
 from binlake.pump_service.feeder.snapshot.throttle import Throttle
 from binlake.rows.schema import TableDef
@@ -73,13 +73,13 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceTable:
+class SnapshotTable:
     """A table to read: its `name` at the source, `definition`, CREATE statement (`text`), and `ranges` left to read."""
 
     name: Name
     definition: TableDef
     text: str
-    ranges: Ranges = field(default_factory=Ranges)
+    ranges: KeyRanges = field(default_factory=KeyRanges)
 
 
 class SnapshotReader:
@@ -92,10 +92,10 @@ class SnapshotReader:
 
     def __init__(
         self,
-        snapshot: Snapshot,
-        tables: Sequence[SourceTable],
+        snapshot: SourceSnapshots,
+        tables: Sequence[SnapshotTable],
         schema_version: int,
-        progress: Progress,
+        progress: SnapshotProgress,
         *,
         chunk_rows: int = CHUNK_ROWS,
         most_rows: int = MOST_ROWS,
@@ -182,7 +182,7 @@ class SnapshotReader:
     def _may_have_moved(self, link: Link) -> bool:
         return not self._moves or count_moves(link) != self._moves
 
-    def _read_chunk(self, link: Link, table: SourceTable, chunk: Chunk) -> None:
+    def _read_chunk(self, link: Link, table: SnapshotTable, chunk: Chunk) -> None:
         last = Value(table.name, 0, b"", chunk)
         try:
             for value in self._read_values_of_chunk(link, table, chunk):
@@ -197,7 +197,7 @@ class SnapshotReader:
             raise SnapshotChanged(table.name)
         self._hand_over(replace(last, is_last=True, may_have_moved=self._may_have_moved(link)))
 
-    def _read_values_of_chunk(self, link: Link, table: SourceTable, chunk: Chunk) -> Iterator[Value]:
+    def _read_values_of_chunk(self, link: Link, table: SnapshotTable, chunk: Chunk) -> Iterator[Value]:
         packets = query_rows(link, build_chunk_query(table, chunk, self._invalid_text))
         try:
             write = self._write_columns if self._form == "columns" else self._write_rows
@@ -243,7 +243,7 @@ class _Stopped(Exception):
 class _TableWork:
     """A table's chunks: those still to be assigned, and the number being read."""
 
-    def __init__(self, table: SourceTable, chunk_rows: int) -> None:
+    def __init__(self, table: SnapshotTable, chunk_rows: int) -> None:
         self.table = table
         self._chunks = Chunks(table.name, table.definition, chunk_rows, ranges=table.ranges)
         self._open = 0
@@ -263,7 +263,7 @@ class _TableWork:
             return not self._open and self._chunks.ranges.find_next() is None
 
 
-def build_chunk_query(table: SourceTable, chunk: Chunk, invalid_text: InvalidText) -> str:
+def build_chunk_query(table: SnapshotTable, chunk: Chunk, invalid_text: InvalidText) -> str:
     """The SELECT of a chunk's rows, for `RowWriter`."""
     where = f" WHERE {chunk.where}" if chunk.where else ""
     columns = select_columns(table.definition, invalid_text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from binlake.mysqlbinlog.tablerows.ranges import Ranges
+from binlake.mysqlbinlog.tablerows.ranges import KeyRanges
 
 
 @dataclass
@@ -14,7 +14,7 @@ class TableLoad:
     committed; `bytes`: of the prewrites."""
 
     table_id: int
-    ranges: Ranges
+    ranges: KeyRanges
     rows: int = 0
     chunks: int = 0
     is_visible: bool = False
@@ -30,6 +30,6 @@ class TableLoad:
     def from_json(cls, text: str) -> TableLoad:
         """Parse the result of `to_json`."""
         values = json.loads(text)
-        ranges, counts = Ranges.of(values["ranges"]), (values["rows"], values["chunks"])
+        ranges, counts = KeyRanges.of(values["ranges"]), (values["rows"], values["chunks"])
         # A load that an older version began has neither: it commits all rows at its end.
         return cls(values["table_id"], ranges, *counts, values.get("visible", False), values.get("bytes", 0))

@@ -14,10 +14,10 @@ from support.examples import examples
 
 from binlake.changes.net import NetChange, RowEvent, compute_net_changes, encode_row_key
 from binlake.errors import SchemaError
-from binlake.rows.schema import Identity
+from binlake.rows.schema import RowIdentity
 
-KEY = Identity("primary", ("id",))
-WHOLE = Identity("row", ("id", "u", "w"))
+KEY = RowIdentity("primary", ("id",))
+WHOLE = RowIdentity("row", ("id", "u", "w"))
 
 Row = dict[str, str | None]
 
@@ -31,7 +31,7 @@ def event(place: int, before: Row | None, after: Row | None) -> RowEvent:
     return RowEvent(place, place - 1, 0, op, before, after)
 
 
-def net(identity: Identity, *pairs: tuple[Row | None, Row | None]) -> list[NetChange]:
+def net(identity: RowIdentity, *pairs: tuple[Row | None, Row | None]) -> list[NetChange]:
     return compute_net_changes([event(n, before, after) for n, (before, after) in enumerate(pairs, 1)], identity)
 
 
@@ -307,7 +307,7 @@ def test_counts_of_rows_without_a_key_equal_serial_execution(steps: list[tuple[s
 
 
 def test_rows_older_than_a_key_column_get_its_fill_value() -> None:
-    widened = Identity("primary", ("id", "c"))
+    widened = RowIdentity("primary", ("id", "c"))
     events = [event(1, None, row(1, "a")), event(2, {**row(1, "a"), "c": "7"}, {**row(1, "b"), "c": "7"})]
     (change,) = compute_net_changes(events, widened, {"c": "7"})
     assert (change.op, change.after, change.mutations) == ("replace", {**row(1, "b"), "c": "7"}, 2)

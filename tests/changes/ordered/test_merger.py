@@ -7,7 +7,7 @@ from support.tabledefs import col, key, primary, table
 
 from binlake.base.dialects import Dialect
 from binlake.changes.net import RowEvent
-from binlake.changes.ordered import Change, ChangeKeys, Merger
+from binlake.changes.ordered import ChangeKeys, Merger, OrderedChange
 from binlake.changes.ordered.forms import RowForms
 from binlake.errors import Permanent
 from binlake.rows.schema import TableDef
@@ -24,10 +24,10 @@ class Table:
         self.forms = RowForms(definition, dialect)
         self.keys = ChangeKeys(definition, dialect)
 
-    def change(self, before: Values | None, after: Values | None, *, safe: bool = False) -> Change:
+    def change(self, before: Values | None, after: Values | None, *, safe: bool = False) -> OrderedChange:
         op = "insert" if before is None else "delete" if after is None else "update"
         event = RowEvent(1, 0, 0, op, self._image(before), self._image(after))
-        return Change(self.forms, event, self.keys.list_keys(event), safe)
+        return OrderedChange(self.forms, event, self.keys.list_keys(event), safe)
 
     def _image(self, values: Values | None) -> dict[str, str | None] | None:
         if values is None:
@@ -36,7 +36,7 @@ class Table:
         return dict(zip((c.name for c in self.definition.columns), texts, strict=True))
 
 
-def merged(*changes: Change, most: int = 1 << 20) -> list[str]:
+def merged(*changes: OrderedChange, most: int = 1 << 20) -> list[str]:
     return [s.sql for s in Merger(True, BatchLimits(bytes=most)).render_statements(changes)]
 
 
@@ -121,7 +121,7 @@ def shards() -> tuple[Table, Table, Table]:
     return Table(tb1), Table(first), Table(second)
 
 
-def kinds(*changes: Change) -> list[tuple[str, int]]:
+def kinds(*changes: OrderedChange) -> list[tuple[str, int]]:
     """(first word, number of rows or conditions) of each statement."""
     return [(sql.split()[0], max(1, sql.split("ON DUPLICATE")[0].count("),(") + 1, sql.count(") OR (") + 1))
             for sql in merged(*changes)]  # fmt: skip

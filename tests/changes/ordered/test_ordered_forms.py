@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.tabledefs import col, key, primary, table
 
-from binlake.changes.ordered.forms import RowForms, Statement
+from binlake.changes.ordered.forms import OrderedStatement, RowForms
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 
@@ -27,9 +27,9 @@ KEYLESS = table("tb2", col("c"), col("c2"), db="db")
 def test_row_is_matched_by_its_primary_key() -> None:
     # S0-22, S4-29
     gone = "DELETE FROM `db`.`tb2` WHERE `id` = 1 LIMIT 1"
-    assert forms(KEYED).delete(row(KEYED, "1", "2")) == Statement(gone, 1)
+    assert forms(KEYED).delete(row(KEYED, "1", "2")) == OrderedStatement(gone, 1)
     # A repetition does not find the row.
-    assert forms(KEYED).delete(row(KEYED, "1", "2"), safe=True) == Statement(gone)
+    assert forms(KEYED).delete(row(KEYED, "1", "2"), safe=True) == OrderedStatement(gone)
     found = forms(KEYED).update(row(KEYED, "1", "2"), row(KEYED, "3", "4"))
     assert found.sql == "UPDATE `db`.`tb2` SET `id` = 3, `name` = 4 WHERE `id` = 1 LIMIT 1"
 
@@ -37,7 +37,9 @@ def test_row_is_matched_by_its_primary_key() -> None:
 def test_nullable_unique_key_matches_a_row_if_not_null() -> None:  # S4-29
     assert forms(UNIQUE).delete(row(UNIQUE, "1", "2")).sql == "DELETE FROM `db`.`tb2` WHERE `c2` = 2 LIMIT 1"
     where = "`c` <=> 1 AND `c2` IS NULL"
-    assert forms(UNIQUE).delete(row(UNIQUE, "1", None)) == Statement(f"DELETE FROM `db`.`tb2` WHERE {where} LIMIT 1", 1)
+    assert forms(UNIQUE).delete(row(UNIQUE, "1", None)) == OrderedStatement(
+        f"DELETE FROM `db`.`tb2` WHERE {where} LIMIT 1", 1
+    )
 
 
 def test_prefix_key_does_not_match_a_row() -> None:
@@ -48,11 +50,13 @@ def test_prefix_key_does_not_match_a_row() -> None:
 
 def test_without_a_key_exactly_one_of_equal_rows_is_deleted() -> None:
     # S4-12, S4-20, S4-29, R-44: LIMIT 1, exact comparison, affected rows counted
-    assert forms(KEYLESS).delete(row(KEYLESS, "1", None)) == Statement(
+    assert forms(KEYLESS).delete(row(KEYLESS, "1", None)) == OrderedStatement(
         "DELETE FROM `db`.`tb2` WHERE `c` <=> 1 AND `c2` IS NULL LIMIT 1", 1
     )
     moved = forms(KEYLESS).update(row(KEYLESS, "1", "2"), row(KEYLESS, "3", "4"))
-    assert moved == Statement("UPDATE `db`.`tb2` SET `c` = 3, `c2` = 4 WHERE `c` <=> 1 AND `c2` <=> 2 LIMIT 1", 1)
+    assert moved == OrderedStatement(
+        "UPDATE `db`.`tb2` SET `c` = 3, `c2` = 4 WHERE `c` <=> 1 AND `c2` <=> 2 LIMIT 1", 1
+    )
     assert forms(KEYLESS).delete(row(KEYLESS, "1", None), safe=True).expect == 1
 
 
@@ -66,8 +70,10 @@ def test_generated_columns_are_not_written() -> None:
 
 def test_inserts() -> None:
     found = forms(KEYED)
-    assert found.insert(row(KEYED, "1", "2")) == Statement("INSERT INTO `db`.`tb2` (`id`,`name`) VALUES (1,2)", 1)
-    assert found.replace(row(KEYED, "1", "2")) == Statement("REPLACE INTO `db`.`tb2` (`id`,`name`) VALUES (1,2)")
+    assert found.insert(row(KEYED, "1", "2")) == OrderedStatement(
+        "INSERT INTO `db`.`tb2` (`id`,`name`) VALUES (1,2)", 1
+    )
+    assert found.replace(row(KEYED, "1", "2")) == OrderedStatement("REPLACE INTO `db`.`tb2` (`id`,`name`) VALUES (1,2)")
 
 
 def test_safe_update_deletes_only_if_a_key_changes() -> None:

@@ -21,7 +21,7 @@ from binlake.cluster.control.drainercommands import OfflineDrainerCommand, Pause
 from binlake.cluster.control.meta import GenerateMetaCommand
 from binlake.cluster.control.nodes import format_table, format_unread_range, is_stale
 from binlake.cluster.control.txn import TxnCommand
-from binlake.cluster.placement import EtcdClient, NodeStatus, PdClient, Registry
+from binlake.cluster.placement import EtcdClient, NodeRegistry, NodeStatus, PdClient
 from binlake.cluster.pumpclient import PumpReader
 from binlake.cluster.source import Unknown
 from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable, WireError
@@ -39,7 +39,7 @@ class Cluster:
     """A placement driver, and clients of it."""
 
     url: str
-    registry: Registry
+    registry: NodeRegistry
     pd: PdClient
 
     def run(self, command: type[Command], *words: str) -> int:
@@ -58,7 +58,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with PlacementDriver(tmp_path / "pd") as driver, contextlib.ExitStack() as stack:
         etcd = stack.enter_context(contextlib.closing(EtcdClient([driver.url])))
         pd = stack.enter_context(contextlib.closing(PdClient([driver.url])))
-        yield Cluster(driver.url, Registry(etcd), pd)
+        yield Cluster(driver.url, NodeRegistry(etcd), pd)
 
 
 class Silent:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from support.certificates import certificate
 
-from binlake.cluster.placement import EtcdClient, Registry
+from binlake.cluster.placement import EtcdClient, NodeRegistry
 from binlake.cluster.pumpclient import PumpReader
 from binlake.pump_service.pd import PlacementDriver
 
@@ -59,7 +59,7 @@ heartbeat-interval = 0.2
 socket = "{socket}"
 """)
     with pump("--config", str(file)) as process, contextlib.closing(EtcdClient([pd.url])) as etcd:
-        entry = Registry(etcd).find_pump("p1")
+        entry = NodeRegistry(etcd).find_pump("p1")
         assert entry is not None
         host = entry.status.host
         assert "p1" in httpx.get(f"http://{host}/status", timeout=60).json()["status"]
@@ -71,7 +71,7 @@ socket = "{socket}"
         done = binlake("pause-pump", "-pd-urls", pd.url, "-node-id", "p1")
         assert (done.returncode, done.stderr) == (0, "")
         assert process.wait(120) == 0
-        assert Registry(etcd).list_pumps()[0].state == "paused"
+        assert NodeRegistry(etcd).list_pumps()[0].state == "paused"
     log = (tmp_path / "pump.log").read_text()
     assert "setting_ignored" in log
     assert "metrics-addr" in log

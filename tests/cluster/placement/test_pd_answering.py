@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from binlake.cluster.placement import PdClient, is_pd_reachable
-from binlake.config.model import Source
+from binlake.config.model import SourceSection
 from binlake.errors import SourceUnavailable
 from binlake.wire import pd_pb2 as pb
 from binlake.wire.pd_pb2_grpc import PDServicer, add_PDServicer_to_server
@@ -47,7 +47,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.mark.parametrize("url", [NOT_READY, FOLLOWER], indirect=True, ids=["not-bootstrapped", "no-leader"])
 def test_pd_without_a_leader_is_unavailable(url: str) -> None:
     # S3-10
-    assert not is_pd_reachable(Source.model_validate({"pd-urls": [url], "timeout-s": 5}))
+    assert not is_pd_reachable(SourceSection.model_validate({"pd-urls": [url], "timeout-s": 5}))
 
 
 @pytest.mark.parametrize("url", [NOT_READY], indirect=True)

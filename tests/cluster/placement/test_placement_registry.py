@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.certificates import certificate, trust_another
 
-from binlake.cluster.placement import EtcdClient, EtcdLock, NodeStatus, Registry
+from binlake.cluster.placement import EtcdClient, EtcdLock, NodeRegistry, NodeStatus
 from binlake.errors import Fenced, LeaseHeld, Permanent, SourceUnavailable, WireError
 from binlake.pump_service.pd import PlacementDriver
 from binlake.rpc import Tls
@@ -43,14 +43,14 @@ def test_server_with_tls_and_its_clients_check_each_other(kind: str, tmp_path: P
     tls = certificate(tmp_path)
     with Etcd(tls) if kind == "etcd" else PlacementDriver(tmp_path / "pd", tls=tls) as server:
         with closing(EtcdClient([server.url], tls=tls)) as etcd:
-            Registry(etcd).put_pump(NodeStatus("p1", "h:1", "online"))
-            assert [pump.node_id for pump in Registry(etcd).list_pumps()] == ["p1"]
+            NodeRegistry(etcd).put_pump(NodeStatus("p1", "h:1", "online"))
+            assert [pump.node_id for pump in NodeRegistry(etcd).list_pumps()] == ["p1"]
         for files in (None, Tls(ca=tls.ca), trust_another(tls, tmp_path / "another")):
             with (
                 closing(EtcdClient([server.url], timeout_s=0.5, tls=files)) as stranger,
                 pytest.raises(SourceUnavailable),
             ):
-                Registry(stranger).list_pumps()
+                NodeRegistry(stranger).list_pumps()
 
 
 def recorded() -> list[tuple[str, bytes]]:
@@ -66,7 +66,7 @@ def test_recorded_entries_are_read_and_written_byte_for_byte() -> None:
 
 
 def test_entries_are_created_replaced_and_listed_by_node(etcd: EtcdClient) -> None:
-    registry = Registry(etcd)
+    registry = NodeRegistry(etcd)
     registry.put_pump(NodeStatus("p2", "h:2", "online", max_commit_ts=470614260760444929))
     registry.put_pump(NodeStatus("p1", "h:1", "online"))
     registry.put_pump(NodeStatus("p1", "h:1", "paused"))
@@ -78,7 +78,7 @@ def test_entries_are_created_replaced_and_listed_by_node(etcd: EtcdClient) -> No
 
 
 def test_publishing_a_position_keeps_the_rest_of_the_entry(etcd: EtcdClient) -> None:
-    registry = Registry(etcd)
+    registry = NodeRegistry(etcd)
     registry.publish_drainer("binlake-bank", 5)
     registry.publish_drainer("binlake-bank", 9)
     (drainer,) = registry.list_drainers()
@@ -95,7 +95,7 @@ def test_publishing_a_position_keeps_the_rest_of_the_entry(etcd: EtcdClient) -> 
 
 def test_watch_of_pumps_has_no_gap_after_its_listing(etcd: EtcdClient) -> None:
     # S0-27, S0-38
-    registry = Registry(etcd)
+    registry = NodeRegistry(etcd)
     registry.put_pump(NodeStatus("p1", "h:1", "online"))
     with closing(registry.watch_pumps()) as watch:
         assert [pump.node_id for pump in watch.pumps] == ["p1"]
@@ -113,7 +113,7 @@ def test_watch_of_pumps_has_no_gap_after_its_listing(etcd: EtcdClient) -> None:
 
 
 def test_closed_watch_of_pumps_ends(etcd: EtcdClient) -> None:
-    watch = Registry(etcd).watch_pumps()
+    watch = NodeRegistry(etcd).watch_pumps()
     threading.Timer(0.05, watch.close).start()
     assert list(watch) == []
 
@@ -121,7 +121,7 @@ def test_closed_watch_of_pumps_ends(etcd: EtcdClient) -> None:
 def test_corrupt_entry_is_named(etcd: EtcdClient) -> None:
     etcd.put(b"/tidb-binlog/v1/pumps/bad", b'{"nodeId":')
     with pytest.raises(WireError, match="key=/tidb-binlog/v1/pumps/bad"):
-        Registry(etcd).list_pumps()
+        NodeRegistry(etcd).list_pumps()
 
 
 def test_guarded_put_fails_after_any_other_write(etcd: EtcdClient) -> None:
@@ -223,7 +223,7 @@ def test_lock_excludes_concurrent_threads(etcd: EtcdClient) -> None:
 
 def test_unreachable_etcd_is_named() -> None:
     with pytest.raises(SourceUnavailable, match=r"pd-urls=http://127\.0\.0\.1:1"):
-        Registry(EtcdClient(["http://127.0.0.1:1"], timeout_s=0.3)).list_pumps()
+        NodeRegistry(EtcdClient(["http://127.0.0.1:1"], timeout_s=0.3)).list_pumps()
 
 
 def test_transaction_that_writes_a_key_twice_is_refused(etcd: EtcdClient) -> None:
@@ -251,7 +251,7 @@ def test_ranges_read_the_past_and_filter_by_revision(etcd: EtcdClient) -> None:
 
 
 def test_concurrent_changes_of_one_entry_are_not_lost(etcd: EtcdClient) -> None:
-    registry = Registry(etcd)
+    registry = NodeRegistry(etcd)
     registry.put_drainer(NodeStatus("d", "h:1", "online", label={"a": "<b>"}))
     workers = [threading.Thread(target=registry.publish_drainer, args=("d", ts)) for ts in range(1, 6)]
     for worker in workers:

@@ -19,7 +19,7 @@ from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import BinlakeError, ConfigError, LostRange, SourceUnavailable, WireError
 from binlake.rpc.client import MessageStream
 from binlake.wire import blocks, pump_pb2, pump_pb2_grpc
-from binlake.wire.blocks import Block
+from binlake.wire.blocks import BinlogBlock
 from deploy.local.ports import free_port
 
 
@@ -71,7 +71,7 @@ def test_binlogs_of_an_original_pump_are_grouped_into_blocks(pump: StubPump) -> 
     assert pump.left.wait(60), "the pump did not notice that the reader left"
 
 
-def payloads(block: Block) -> list[bytes]:
+def payloads(block: BinlogBlock) -> list[bytes]:
     ends = [0, *block.ends.tolist()]
     return [bytes(block.data[start:end]) for start, end in pairwise(ends)]
 

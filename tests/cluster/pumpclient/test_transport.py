@@ -14,7 +14,7 @@ import pytest
 from support.certificates import certificate, trust_another
 
 from binlake.cluster.pumpclient import ClientOptions, PumpClient, WriteTimes
-from binlake.cluster.pumpclient.transport import Refusal, build_rpc_connect
+from binlake.cluster.pumpclient.transport import WriteRefusal, build_rpc_connect
 from binlake.errors import ConfigError, SourceUnavailable
 from binlake.rpc import Channel, PendingCall, Tls
 from binlake.wire import build, pump_pb2, pump_pb2_grpc
@@ -93,7 +93,7 @@ def test_unusable_tls_files_are_named(tmp_path: Path) -> None:
 def test_closed_connection_returns_a_refusal_instead_of_raising() -> None:
     connection = build_rpc_connect()("127.0.0.1:1")
     connection.close()
-    outcomes: list[Refusal | None] = []
+    outcomes: list[WriteRefusal | None] = []
     connection.send(pump_pb2.WriteBinlogReq(), 1.0, outcomes.append)
     outcomes.append(connection.write(pump_pb2.WriteBinlogReq(), 1.0))
     assert all(refused is not None and "closed" in refused.text for refused in outcomes)
@@ -106,7 +106,7 @@ def test_closing_answers_pending_calls(server: grpc.Server, taker: Taker) -> Non
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     connection = build_rpc_connect()(f"127.0.0.1:{port}")
-    outcomes: queue.SimpleQueue[Refusal | None] = queue.SimpleQueue()
+    outcomes: queue.SimpleQueue[WriteRefusal | None] = queue.SimpleQueue()
     for _ in range(200):
         connection.send(pump_pb2.WriteBinlogReq(), 120, outcomes.put)
     connection.close()
@@ -125,7 +125,7 @@ def test_unexpected_error_fails_only_one_call(server: grpc.Server, monkeypatch: 
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     connection = build_rpc_connect()(f"127.0.0.1:{port}")
-    outcomes: queue.SimpleQueue[Refusal | None] = queue.SimpleQueue()
+    outcomes: queue.SimpleQueue[WriteRefusal | None] = queue.SimpleQueue()
 
     def unforeseen(*_: object) -> bytes:
         raise ValueError("unforeseen")
@@ -134,7 +134,7 @@ def test_unexpected_error_fails_only_one_call(server: grpc.Server, monkeypatch: 
         with monkeypatch.context() as broken:
             broken.setattr(place, "start" if place is Channel else "await_result", unforeseen)
             connection.send(pump_pb2.WriteBinlogReq(), 60, outcomes.put)
-            assert outcomes.get(timeout=60) == Refusal("ValueError: unforeseen")
+            assert outcomes.get(timeout=60) == WriteRefusal("ValueError: unforeseen")
     connection.send(pump_pb2.WriteBinlogReq(), 60, outcomes.put)
     assert outcomes.get(timeout=60) is None
     connection.close()

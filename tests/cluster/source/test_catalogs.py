@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from binlake.cluster.placement import EtcdClient, Registry
+from binlake.cluster.placement import EtcdClient, NodeRegistry
 from binlake.cluster.placement.registry import CATALOG
 from binlake.cluster.source.catalogs import check_catalogs
 from binlake.cluster.source.tidb import StatusPort
@@ -63,7 +63,7 @@ def serve() -> Iterator[Serve]:
 
 def check(etcd: EtcdClient, *urls: str) -> None:
     with closing(StatusPort(urls, 2.0)) as port:
-        check_catalogs(port, Registry(etcd), 7)
+        check_catalogs(port, NodeRegistry(etcd), 7)
 
 
 def test_one_feeder_or_servers_of_a_tidb_are_accepted(etcd: EtcdClient, serve: Serve) -> None:

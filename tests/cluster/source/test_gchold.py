@@ -10,7 +10,7 @@ import pytest
 from support.fake_tikv import FakeTikv
 
 from binlake.cluster.source.gchold import hold_gc
-from binlake.config.model import Source
+from binlake.config.model import SourceSection
 from binlake.errors import LostRange, SourceUnavailable
 from binlake.pump_service.pd import PlacementDriver
 
@@ -24,8 +24,8 @@ def tikv() -> Iterator[FakeTikv]:
     found.stop()
 
 
-def source(address: str) -> Source:
-    return Source.model_validate({"pd-urls": [f"http://{address}"], "timeout-s": 20})
+def source(address: str) -> SourceSection:
+    return SourceSection.model_validate({"pd-urls": [f"http://{address}"], "timeout-s": 20})
 
 
 def test_gc_stays_below_a_snapshot_while_it_is_read(tikv: FakeTikv) -> None:  # S4-24

@@ -14,7 +14,7 @@ from support.replication_files import write_replication
 
 from binlake.cli import run
 from binlake.config import load_replication
-from binlake.config.feed import Feed
+from binlake.config.feed import FeedSection
 from binlake.config.protocols import CsvOptions
 from binlake.errors import ConfigError, Transient
 from binlake.extras.changefeed import actions
@@ -219,7 +219,7 @@ def test_ticdc_configuration_of_files_is_read(tmp_path: Path) -> None:
     document = read_document(path)
     assert document.words == {"protocol": "csv", "date-separator": "month", "file-size": "1048576"}
     section = {"name": "files", "sink-uri": "file:///tmp/x?protocol=csv", **document.keys}
-    assert Feed.model_validate(section).options == CsvOptions("|", commit_ts=True, binary="hex", terminator="\n")
+    assert FeedSection.model_validate(section).options == CsvOptions("|", commit_ts=True, binary="hex", terminator="\n")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from binlake.cli import run
 from binlake.config.load import check_replication
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
-from binlake.extras.importing.document import Entry
+from binlake.extras.importing.document import DocumentEntry
 from binlake.extras.importing.scope import Scope
 from binlake.extras.importing.units import parse_duration
 from binlake.pump_service.feeder.settings import FeederFile
@@ -179,7 +179,7 @@ def test_keep_schema_names_does_not_rename_databases(tmp_path: Path, capsys: pyt
 )
 def test_pattern_with_source_prefix_matches_the_same_databases(pattern: str) -> None:
     scope = Scope.of("a.1", distinct=True)
-    scoped = compile_wildcard(scope.convert_pattern(Entry("f", "k", 1, pattern)))
+    scoped = compile_wildcard(scope.convert_pattern(DocumentEntry("f", "k", 1, pattern)))
     plain = compile_wildcard(pattern)
     for db in ("user", "users", "store_1", "store_", "xstore_1", "score", "ax", "dx", "azb", "a.b", "a"):
         assert scoped.matches(f"a.1_{db}") == plain.matches(db), db
@@ -423,7 +423,7 @@ def test_existing_files_are_overwritten_only_with_force(tmp_path: Path, capsys: 
 
 @pytest.mark.parametrize(("text", "value"), [("60s", 60), ("1m30s", 90), ("1.5h", 5400), ("200ms", 0.2), ("0s", 0)])
 def test_go_durations_are_parsed(text: str, value: float) -> None:
-    assert parse_duration(Entry("f", "k", 1, text)) == pytest.approx(value)
+    assert parse_duration(DocumentEntry("f", "k", 1, text)) == pytest.approx(value)
 
 
 def test_written_toml_sections_are_read_back_unchanged() -> None:

@@ -12,7 +12,7 @@ from support.examples import examples
 from support.feedrows import COMMIT_TS, EVERY, ROWS, Row, columns_of, encoded, every_kind
 from support.tidb_json import INT_PK, column, table_def, table_info
 
-from binlake.config.feed import Csv
+from binlake.config.feed import CsvSection
 from binlake.config.protocols import CsvOptions
 from binlake.errors import WireError
 from binlake.extras.protocols.csvformat import CsvFormat
@@ -139,4 +139,4 @@ def test_invalid_line_is_refused(content: bytes, error: str) -> None:
 )  # fmt: skip
 def test_form_that_could_not_be_read_again_is_refused(section: dict[str, str]) -> None:
     with pytest.raises(ValidationError):
-        Csv.model_validate(section)
+        CsvSection.model_validate(section)

@@ -13,7 +13,7 @@ from support.tidb_json import column, table_def, table_info
 from binlake.base.filestore import LocalStore
 from binlake.binlogfile.reading import INSERT as INSERTED
 from binlake.binlogfile.reading import UPDATE as UPDATED
-from binlake.binlogfile.reading import RowEvent, Transaction, read_items
+from binlake.binlogfile.reading import BinlogRow, BinlogTransaction, read_items
 from binlake.config.protocols import PbOptions
 from binlake.extras.protocols.pbbinlog import PbBinlogFormat
 from binlake.extras.reparo.values import build_datum_reader
@@ -31,9 +31,11 @@ FRACTIONS = {("t", "ts"): 3, ("t", "dt"): 6, ("t", "tm"): 2, ("nonclus", "b"): 3
 Shape = tuple[str, str, str, tuple[tuple[str, int, str], ...]]
 
 
-def read_events(folder: Path) -> list[RowEvent]:
+def read_events(folder: Path) -> list[BinlogRow]:
     (folder / "binlog-0000000000000000-20261101000000").write_bytes(gzip.decompress(FILE.read_bytes()))
-    return [event for item in read_items(LocalStore(folder)) if isinstance(item, Transaction) for event in item.events]
+    return [
+        event for item in read_items(LocalStore(folder)) if isinstance(item, BinlogTransaction) for event in item.events
+    ]
 
 
 def define(shape: Shape) -> TableDef:
@@ -59,7 +61,7 @@ def read_row(table: TableDef, datums: list[bytes]) -> Row:
 
 
 def test_every_value_has_the_bytes_of_the_originals_own_file(tmp_path: Path) -> None:
-    groups: defaultdict[Shape, list[RowEvent]] = defaultdict(list)
+    groups: defaultdict[Shape, list[BinlogRow]] = defaultdict(list)
     for event in read_events(tmp_path):
         shape = tuple((one.name, one.tp, one.mysql_type) for one in event.columns)
         groups[event.db, event.table, event.kind, shape].append(event)

@@ -8,21 +8,21 @@ from random import Random
 import pytest
 from support.examples import seeds
 
-from binlake.binlogfile.reading import Ddl, FilePosition, Item, Transaction
+from binlake.binlogfile.reading import BinlogDdl, BinlogTransaction, FilePosition, Item
 from binlake.errors import CheckpointConflict, Permanent
 from binlake.extras.reparo.windows import FileWindow, cut_windows
 from binlake.wire import pb_binlog_pb2 as pb
 
 
-def rows(ts: int, count: int = 1) -> Transaction:
+def rows(ts: int, count: int = 1) -> BinlogTransaction:
     message = pb.Binlog(tp=pb.DML, commit_ts=ts)
     for _ in range(count):
         message.dml_data.events.add(schema_name="d", table_name="t", tp=pb.Insert)
-    return Transaction(ts, FilePosition("binlog-1", ts), message)
+    return BinlogTransaction(ts, FilePosition("binlog-1", ts), message)
 
 
-def ddl(ts: int, db: str = "d") -> Ddl:
-    return Ddl(ts, FilePosition("binlog-1", ts), db, "TRUNCATE TABLE `t`")
+def ddl(ts: int, db: str = "d") -> BinlogDdl:
+    return BinlogDdl(ts, FilePosition("binlog-1", ts), db, "TRUNCATE TABLE `t`")
 
 
 def cut(
@@ -107,9 +107,11 @@ def test_killed_run_finds_its_windows_again(seed: int) -> None:  # R-17
     windows = list(cut(*items, most=most, stop=stop))
     # Everything once, in order and without gaps.
     assert [one for window in windows for one in window.transactions] == [
-        one for one in items if isinstance(one, Transaction)
+        one for one in items if isinstance(one, BinlogTransaction)
     ]
-    assert sum(len(window.ddls) for window in windows) == sum(isinstance(one, Ddl) and one.db == "d" for one in items)
+    assert sum(len(window.ddls) for window in windows) == sum(
+        isinstance(one, BinlogDdl) and one.db == "d" for one in items
+    )
     assert [window.lo for window in windows] == [0, *(window.hi for window in windows)][: len(windows)]
     assert not windows or windows[-1].hi == max(stop, items[-1].commit_ts)
     for window in windows:

@@ -10,8 +10,8 @@ from support.drainerfiles import Story, write_files
 
 from binlake import cli, tso
 from binlake.base.filestore import LocalStore
-from binlake.binlogfile.index import Index
-from binlake.binlogfile.reading import Ddl, FilePosition, read_items
+from binlake.binlogfile.index import BinlogIndex
+from binlake.binlogfile.reading import BinlogDdl, FilePosition, read_items
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.extras.reparo.ddl import FileDdl
 from binlake.extras.reparo.settings import ReparoSettings, read_settings
@@ -82,10 +82,10 @@ def test_unknown_time_zone_is_named() -> None:
 
 
 def test_time_zone_comes_from_the_index() -> None:
-    def zone(asked: str, index: Index | None) -> str:
+    def zone(asked: str, index: BinlogIndex | None) -> str:
         return ReparoSettings.model_validate({"data-dir": "x", "time-zone": asked}).with_zone_of(index).zone.key
 
-    said, silent = Index("r.f", 0, 9, time_zone="Asia/Tokyo"), Index("r.f", 0, 9)
+    said, silent = BinlogIndex("r.f", 0, 9, time_zone="Asia/Tokyo"), BinlogIndex("r.f", 0, 9)
     assert [zone("", said), zone("Asia/Tokyo", said)] == ["Asia/Tokyo"] * 2
     assert [zone("", None), zone("", silent)] == ["UTC"] * 2
     assert [zone("Europe/Berlin", None), zone("Europe/Berlin", silent)] == ["Europe/Berlin"] * 2
@@ -138,7 +138,7 @@ def test_open_window_keeps_its_end(folder: Path) -> None:
     ],
 )
 def test_ddl_that_depends_on_the_sessions_time_zone_is_recognized(sql: str, depends: bool) -> None:
-    assert FileDdl.of(Ddl(1, FilePosition("f", 0), "app", sql)).depends_on_zone == depends
+    assert FileDdl.of(BinlogDdl(1, FilePosition("f", 0), "app", sql)).depends_on_zone == depends
 
 
 def test_rows_are_shown_with_types_and_both_values(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

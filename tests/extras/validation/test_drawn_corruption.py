@@ -11,7 +11,7 @@ from support.shop import HOSTILE, ODD, Shop, types_row
 from support.watched import Watched
 
 from binlake.changes.net import encode_row_key
-from binlake.extras.validation.ledger import Ledger
+from binlake.extras.validation.ledger import ValidationLedger
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
@@ -97,7 +97,8 @@ class World:
 
     def named(self) -> Found:
         return {
-            (entry.table, entry.key, entry.kind) for entry in Ledger(self.watched.lake.paths).list_entries(("new",))
+            (entry.table, entry.key, entry.kind)
+            for entry in ValidationLedger(self.watched.lake.paths).list_entries(("new",))
         }
 
     def _columns(self, table: str) -> list[str]:

@@ -10,12 +10,12 @@ import pytest
 
 from binlake.errors import ConfigError
 from binlake.extras.validation import ledger as ledger_module
-from binlake.extras.validation.ledger import Entry, Ledger, Status
+from binlake.extras.validation.ledger import Status, ValidationEntry, ValidationLedger
 from binlake.lake.paths import LakePaths
 
-A = Entry("new", "lake", "d", "t", "a", "missing")
-B = Entry("new", "lake", "d", "t", "b", "different", ("x",), "1", "2", "w", 5)
-WAITS = Entry(
+A = ValidationEntry("new", "lake", "d", "t", "a", "missing")
+B = ValidationEntry("new", "lake", "d", "t", "b", "different", ("x",), "1", "2", "w", 5)
+WAITS = ValidationEntry(
     "pending", "source", "d", "t", "a", "different", ("x",), proof='{"ts": 1, "digest": "x", "is_fresh": true}'
 )
 
@@ -47,18 +47,18 @@ def paths(tmp_path: Path, table: MemoryTable) -> LakePaths:
     return LakePaths(str(tmp_path / "lake"))
 
 
-def list_entries(ledger: Ledger) -> list[tuple[str, str, str, int, int]]:
+def list_entries(ledger: ValidationLedger) -> list[tuple[str, str, str, int, int]]:
     return [(entry.status, entry.against, entry.key, entry.number, entry.times) for entry in ledger.list_entries()]
 
 
-def count_by_status(ledger: Ledger) -> list[int]:
+def count_by_status(ledger: ValidationLedger) -> list[int]:
     statuses: list[Status] = ["pending", "new", "ignored", "resolved"]
     assert [len(ledger.list_entries((status,))) for status in statuses] == [ledger.count(status) for status in statuses]
     return [ledger.count(status) for status in statuses]
 
 
 def test_ids_of_listed_errors_are_not_reused(paths: LakePaths) -> None:
-    ledger = Ledger(paths)
+    ledger = ValidationLedger(paths)
     for entry in (WAITS, A, B, A):
         ledger.put(entry)
     assert list_entries(ledger) == [
@@ -68,7 +68,7 @@ def test_ids_of_listed_errors_are_not_reused(paths: LakePaths) -> None:
     ]
     assert [entry.key for entry in ledger.list_new_errors()] == ["a", "b"]
     ledger.save()
-    again = Ledger(paths)
+    again = ValidationLedger(paths)
     again.put(replace(A, key="c"))
     assert [entry.number for entry in again.list_new_errors()] == [1, 2, 3]
     found = again.get(WAITS.entry_key)
@@ -81,19 +81,19 @@ def test_ids_of_listed_errors_are_not_reused(paths: LakePaths) -> None:
 def test_first_and_last_detection_are_recorded(paths: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
     for now in (5, 9):
         monkeypatch.setattr(ledger_module.time, "time_ns", lambda: now * 1_000_000)  # noqa: B023
-        ledger = Ledger(paths)
+        ledger = ValidationLedger(paths)
         ledger.put(A)
         ledger.save()
-    (entry,) = Ledger(paths).list_entries()
+    (entry,) = ValidationLedger(paths).list_entries()
     assert (entry.first_ms, entry.last_ms, entry.times) == (5, 9, 2)
     monkeypatch.setattr(ledger_module.time, "time_ns", lambda: 12_000_000)
-    ledger = Ledger(paths)
+    ledger = ValidationLedger(paths)
     assert ledger.settle(A.entry_key)
     assert (ledger.list_entries()[0].first_ms, ledger.list_entries()[0].last_ms) == (5, 12)
 
 
 def test_ignored_error_stays_ignored_until_its_row_is_right(paths: LakePaths) -> None:
-    ledger = Ledger(paths)
+    ledger = ValidationLedger(paths)
     ledger.put(A)
     ledger.put(B)
     assert [entry.key for entry in ledger.mark([1], "ignored")] == ["a"]
@@ -116,7 +116,7 @@ def test_ignored_error_stays_ignored_until_its_row_is_right(paths: LakePaths) ->
 
 
 def test_waiting_row_is_resolved_once_it_is_right(paths: LakePaths) -> None:
-    ledger = Ledger(paths)
+    ledger = ValidationLedger(paths)
     ledger.put(WAITS)
     assert ledger.clear(None) == []
     assert count_by_status(ledger) == [1, 0, 0, 0]
@@ -126,24 +126,24 @@ def test_waiting_row_is_resolved_once_it_is_right(paths: LakePaths) -> None:
 
 
 def test_only_changed_entries_are_written(paths: LakePaths, table: MemoryTable) -> None:
-    ledger = Ledger(paths)
+    ledger = ValidationLedger(paths)
     ledger.save()
     ledger.put(A)
     ledger.save()
     ledger.save()
     assert (table.written, len(table.stored)) == (1, 1)
     # A null in the table means that the row has no such column.
-    assert Entry.from_row({**table.stored[0], "differing": None}).differing == ()
-    assert Entry.from_row(B.to_row()) == B
+    assert ValidationEntry.from_row({**table.stored[0], "differing": None}).differing == ()
+    assert ValidationEntry.from_row(B.to_row()) == B
 
 
 def test_resolved_error_stays_listed_whatever_later_comparisons_find(paths: LakePaths) -> None:
-    ledger = Ledger(paths)
-    error = Entry("new", "source", "d", "t", "a", "different", ("x",))
+    ledger = ValidationLedger(paths)
+    error = ValidationEntry("new", "source", "d", "t", "a", "different", ("x",))
     ledger.put(error)
     assert ledger.settle(error.entry_key) is True
     # A change of the row is on its way, and arrives.
-    ledger.put(Entry("pending", "source", "d", "t", "a", "different", ("x",), proof='{"ts": 1}'))
+    ledger.put(ValidationEntry("pending", "source", "d", "t", "a", "different", ("x",), proof='{"ts": 1}'))
     assert ledger.settle(error.entry_key) is False
     assert [(entry.status, entry.number) for entry in ledger.list_entries()] == [("resolved", 1)]
     assert ledger.clear(None)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from binlake.config.model import Source
+from binlake.config.model import SourceSection
 from binlake.errors import BinlakeError, SourceUnavailable, TargetRefused, WireError
 from binlake.extras.validation import positions
 from binlake.extras.validation.positions import (
@@ -18,7 +18,7 @@ from binlake.extras.validation.positions import (
     read_feeder_positions,
     read_log_position,
 )
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 UUID = "5d63a7ae-b0f5-11ef-bd6e-0242ac110002"
 
@@ -43,7 +43,7 @@ class Server:
 
 
 def read(version: str, answers: dict[str, Any]) -> LogPosition:
-    return read_log_position(cast(Session, Server({"VERSION": version, **answers})))
+    return read_log_position(cast(TargetSession, Server({"VERSION": version, **answers})))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def fetch_positions(monkeypatch: pytest.MonkeyPatch, answer: Callable[[], bytes 
     monkeypatch.setattr(Port, "closed", 0)
     monkeypatch.setattr(positions, "StatusPort", lambda *_: Port(answer))
     try:
-        return dict(read_feeder_positions(Source(status_url="http://feeder:1")))
+        return dict(read_feeder_positions(SourceSection(status_url="http://feeder:1")))
     finally:
         assert Port.closed == 1
 

@@ -11,9 +11,9 @@ import pytest
 from binlake.config import Replication, load_replication
 from binlake.config.validation import ValidatedSource
 from binlake.errors import ConfigError
-from binlake.extras.validation.ledger import Entry, Ledger
+from binlake.extras.validation.ledger import ValidationEntry, ValidationLedger
 from binlake.extras.validation.positions import FeederPosition, LogPosition, find_published_ts
-from binlake.extras.validation.proof import Judgement, Positions, Proof, Reading, judge
+from binlake.extras.validation.proof import Judgement, Positions, Proof, RowReading, judge
 from binlake.lake.paths import LakePaths
 from binlake.pipeline import list_required_stages
 
@@ -55,11 +55,11 @@ class History:
         """The row at the target: the last change that the lake has at the checkpoint."""
         return next(self.values[at] for at in range(self.applied, -1, -1) if self._is_in_lake(at))
 
-    def read(self, fed_before: int, index: int) -> Reading:
+    def read(self, fed_before: int, index: int) -> RowReading:
         """Read the source at `index` of its log."""
         changed = max(at for at in range(self.applied + 1) if self._is_in_lake(at))
         value = self.values[index]
-        return Reading(
+        return RowReading(
             self.applied, value == self.target(), str(value), changed, index >= fed_before, {"a": str(index)}
         )
 
@@ -117,8 +117,8 @@ def test_change_lost_by_the_lake_is_found_once_the_row_rests(lagging: bool) -> N
     assert detected > 20
 
 
-def _reading(ts: int, digest: str = "a", *, changed: int = 0, fresh: bool = True, position: int = 1) -> Reading:
-    return Reading(ts, False, digest, changed, fresh, {"a": str(position)})
+def _reading(ts: int, digest: str = "a", *, changed: int = 0, fresh: bool = True, position: int = 1) -> RowReading:
+    return RowReading(ts, False, digest, changed, fresh, {"a": str(position)})
 
 
 def test_entries_restart_or_wait_depending_on_what_changed() -> None:
@@ -199,12 +199,12 @@ def test_section_is_checked_when_it_is_read(tmp_path: Path, monkeypatch: pytest.
 
 def test_entries_are_stored_and_read_back(tmp_path: Path) -> None:
     paths = LakePaths(str(tmp_path / "lake"))
-    ledger = Ledger(paths)
+    ledger = ValidationLedger(paths)
     for key in ("a", "b"):
-        ledger.put(Entry("pending", "source", "d", "t", key, "different", ("x",), since=7, proof='{"ts": 1}'))
-    ledger.put(Entry("new", "lake", "d", "t", "a", "missing"))
+        ledger.put(ValidationEntry("pending", "source", "d", "t", key, "different", ("x",), since=7, proof='{"ts": 1}'))
+    ledger.put(ValidationEntry("new", "lake", "d", "t", "a", "missing"))
     ledger.save()
-    again = Ledger(paths)
+    again = ValidationLedger(paths)
     assert again.list_entries() == ledger.list_entries()
     assert [again.count(status) for status in ("pending", "new", "ignored")] == [2, 1, 0]
     assert again.settle(("source", "d", "t", "a")) is False

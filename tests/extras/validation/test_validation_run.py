@@ -18,11 +18,11 @@ from support.workload import integer
 from binlake import tso
 from binlake.base.redaction import show_row_values
 from binlake.cli import run as main
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import ConfigError
 from binlake.extras.validation import run as run_of_validation
 from binlake.extras.validation import sources
-from binlake.extras.validation.ledger import LOCK, Ledger
+from binlake.extras.validation.ledger import LOCK, ValidationLedger
 from binlake.lake.lock import hold_lake_lock
 from binlake.repair.backfill import touched
 from binlake.repair.verify.snapshot import open_source_snapshot
@@ -68,7 +68,7 @@ def test_rows_changed_at_the_target_are_errors_until_they_are_right(watched: Wat
         ("new", "item", '["9001"]', "missing"), ("new", "item", '["9002"]', "different"),
         ("new", "item", '["9003"]', "extra"),
     ]  # fmt: skip
-    missing, different, extra = Ledger(watched.lake.paths).list_entries()
+    missing, different, extra = ValidationLedger(watched.lake.paths).list_entries()
     assert (different.differing, json.loads(different.found)["n"], json.loads(different.expected)["n"]) == (
         ("n",), "77", "5",
     )  # fmt: skip
@@ -77,21 +77,21 @@ def test_rows_changed_at_the_target_are_errors_until_they_are_right(watched: Wat
     execute(watched.shop.server, "UPDATE shop.item SET n = 5 WHERE id = 9002")
     again = watched.run()
     assert (again.found, again.settled, again.errors) == (0, 1, 2)
-    assert [entry.times for entry in Ledger(watched.lake.paths).list_entries(("new",))] == [2, 2]
+    assert [entry.times for entry in ValidationLedger(watched.lake.paths).list_entries(("new",))] == [2, 2]
     # A row that becomes wrong again is an error again, with the same id.
     execute(watched.shop.server, "UPDATE shop.item SET n = 78 WHERE id = 9002")
     watched.change(9002, n=6)
     watched.lake.land()
     set_checkpoint(watched.shop.server, watched.lake.hi)
     assert watched.run().found == 1
-    assert [entry.number for entry in Ledger(watched.lake.paths).list_entries(("new",))] == [1, 2, 3]
+    assert [entry.number for entry in ValidationLedger(watched.lake.paths).list_entries(("new",))] == [1, 2, 3]
 
 
 def test_ignored_error_stays_ignored_and_resolved_error_may_return(watched: Watched) -> None:
     watched.window()
     execute(watched.shop.server, "DELETE FROM shop.item WHERE id IN (9001, 9002)")
     watched.run()
-    ledger = Ledger(watched.lake.paths)
+    ledger = ValidationLedger(watched.lake.paths)
     ledger.mark([1], "ignored")
     ledger.mark([2], "resolved")
     ledger.save()
@@ -106,7 +106,7 @@ def test_ignored_error_stays_ignored_and_resolved_error_may_return(watched: Watc
     assert (done.found, done.errors, done.ignored) == (1, 1, 1)
     with pytest.raises(ConfigError, match="no error 9"):
         ledger.mark([9], "ignored")
-    ledger = Ledger(watched.lake.paths)
+    ledger = ValidationLedger(watched.lake.paths)
     assert [entry.number for entry in ledger.clear(None)] == [1]
     assert [entry.number for entry in ledger.clear([2])] == [2]
     ledger.save()
@@ -307,7 +307,7 @@ def test_source_with_snapshot_reads_is_compared_at_once(
     monkeypatch.setattr(sources, "open_source_snapshot", partial(_read_without_writes, open_source_snapshot))
     done = watched.run()
     assert (done.against_source, done.found, done.why) == (1, 1, "")
-    (error,) = Ledger(watched.lake.paths).list_entries()
+    (error,) = ValidationLedger(watched.lake.paths).list_entries()
     assert (error.against, error.kind, error.differing) == ("source", "different", ("n",))
     execute(second_mariadb, "UPDATE shop.item SET n = 6 WHERE id = 9002")
     assert watched.run().settled == 1
@@ -315,7 +315,7 @@ def test_source_with_snapshot_reads_is_compared_at_once(
     assert "filters" in watched.run(filters=[{"schema-pattern": "*", "events": ["delete"], "action": "Ignore"}]).why
 
 
-def _read_without_writes(read: Any, source: Target, ts: int, *, stands_still: bool) -> Any:
+def _read_without_writes(read: Any, source: TargetSection, ts: int, *, stands_still: bool) -> Any:
     del stands_still
     return read(source, ts, stands_still=True)
 
@@ -342,6 +342,8 @@ def test_many_keys_are_compared_in_ranges_and_each_once(watched: Watched, monkey
     set_checkpoint(watched.shop.server, watched.lake.hi)
     done = watched.run()
     assert (done.compared, done.found, done.errors) == (6, 5, 6)
-    assert [entry.times for entry in Ledger(watched.lake.paths).list_entries()] == [2, 1, 1, 1, 1, 1]
+    assert [entry.times for entry in ValidationLedger(watched.lake.paths).list_entries()] == [2, 1, 1, 1, 1, 1]
     # From now on the row is compared because of its last change.
-    assert Ledger(watched.lake.paths).list_entries()[0].since == watched.shop.workload.logged[-1].commit_ts - 1
+    assert (
+        ValidationLedger(watched.lake.paths).list_entries()[0].since == watched.shop.workload.logged[-1].commit_ts - 1
+    )

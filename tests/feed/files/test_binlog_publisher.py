@@ -23,15 +23,15 @@ from binlake.base.filestore import LocalStore
 from binlake.binlogfile.framing import DamagedFile
 from binlake.binlogfile.index import PATH, read_index
 from binlake.binlogfile.names import parse_name
-from binlake.binlogfile.reading import Transaction, read_items
-from binlake.config.storage import Storage
+from binlake.binlogfile.reading import BinlogTransaction, read_items
+from binlake.config.storage import StorageSection
 from binlake.errors import Permanent
 from binlake.feed.files.binlogs import BinlogPublisher
 from binlake.feed.files.publisher import Read
 from binlake.feed.manifest import EncodeManifest
 from binlake.wire import pb_binlog_pb2 as pb
 
-STORAGE = Storage("file", "/nowhere", file_size=200)
+STORAGE = StorageSection("file", "/nowhere", file_size=200)
 SECONDS = range(1, 21)
 WINDOWS = [(0, 5), (5, 6), (6, 12), (12, 13), (13, 20)]
 FEED = "demo.files"
@@ -58,7 +58,7 @@ def _binary(part: pa.Table) -> pa.Table:
 
 
 def publish(
-    store: MemoryStore | LocalStore, windows: list[tuple[int, int]], storage: Storage = STORAGE, parts: int = 1,
+    store: MemoryStore | LocalStore, windows: list[tuple[int, int]], storage: StorageSection = STORAGE, parts: int = 1,
     feed: str = FEED, mark: str = "", join_bytes: int = 100,
 ) -> int:  # fmt: skip
     sent = 0
@@ -68,7 +68,7 @@ def publish(
     return sent
 
 
-def publish_undisturbed(storage: Storage = STORAGE) -> MemoryStore:
+def publish_undisturbed(storage: StorageSection = STORAGE) -> MemoryStore:
     store = MemoryStore()
     assert publish(store, WINDOWS, storage) == len(SECONDS)
     return store
@@ -219,8 +219,8 @@ def test_compressed_files_hold_the_same(compression: str) -> None:
     items = list(read_items(store))
     assert [item.commit_ts for item in items] == [commit_ts(second) for second in SECONDS]
     plain = list(read_items(publish_undisturbed()))
-    assert [one.message for one in items if isinstance(one, Transaction)] == [
-        one.message for one in plain if isinstance(one, Transaction)
+    assert [one.message for one in items if isinstance(one, BinlogTransaction)] == [
+        one.message for one in plain if isinstance(one, BinlogTransaction)
     ]
     if compression == "gzip":
         assert [one.commit_ts for one in binlogs(store)] == [item.commit_ts for item in items]

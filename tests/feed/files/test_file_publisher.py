@@ -10,12 +10,12 @@ import pytest
 from support.feedmessages import Change, commit_ts, messages_of, window_of
 from support.memorystore import Killed, MemoryStore
 
-from binlake.config.storage import Storage
+from binlake.config.storage import StorageSection
 from binlake.errors import DamagedManifest, Permanent
 from binlake.feed.files.layout import build_index_path, parse_data_path, parse_index_number
 from binlake.feed.files.publisher import FilePublisher, read_checkpoint
 
-STORAGE = Storage("file", "/nowhere", file_size=40, index_width=6)
+STORAGE = StorageSection("file", "/nowhere", file_size=40, index_width=6)
 CHANGES = [Change(second, f"{second:02}-{table}", table) for second in range(1, 13) for table in ("item", "log")]
 WINDOWS = [(0, 5), (5, 6), (6, 12)]
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from binlake.base.filestore import LocalStore, Store, open_store
+from binlake.base.filestore import LocalStore, StoredFiles, open_store
 from binlake.config.sinkuri import parse_sink_uri
 from binlake.errors import Permanent, Transient
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PIECE = 4 << 20
 
 
-def open_uri(uri: str) -> Store:
+def open_uri(uri: str) -> StoredFiles:
     storage = parse_sink_uri(uri).storage
     assert storage is not None
     return open_store(storage)
@@ -36,13 +36,13 @@ def bucket(s3: S3, path: str, more: str = "") -> str:
 
 
 @pytest.fixture(params=["file", pytest.param("s3", marks=pytest.mark.process)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> StoredFiles:
     if request.param == "file":
         return open_uri(f"file://{tmp_path}/new/folder?protocol=avro")
     return open_uri(bucket(request.getfixturevalue("s3"), tmp_path.name))
 
 
-def test_file_is_read_as_it_was_written(store: Store) -> None:
+def test_file_is_read_as_it_was_written(store: StoredFiles) -> None:
     assert store.get("a/b/one") is None
     assert store.list("") == []
     store.put("a/b/one", b"first")
@@ -77,13 +77,13 @@ class Interrupting(io.BytesIO):
         return found
 
 
-def test_interrupted_write_leaves_the_whole_or_the_old_file(store: Store) -> None:
+def test_interrupted_write_leaves_the_whole_or_the_old_file(store: StoredFiles) -> None:
     # the object store's client reads the file twice: once before it sends anything
     for reading in (1,) if isinstance(store, LocalStore) else (1, 2):
         interrupt_writing(store, reading)
 
 
-def interrupt_writing(store: Store, reading: int) -> None:
+def interrupt_writing(store: StoredFiles, reading: int) -> None:
     # closing a stream of an object store publishes its content; it cannot be aborted otherwise
     old, new = b"old" * 9, os.urandom(4 * PIECE)
     store.put("one", old)
@@ -122,7 +122,7 @@ class Shrinking(io.BytesIO):
         return super().seek(to, whence)
 
 
-def test_unreadable_file_leaves_the_old_one(store: Store) -> None:
+def test_unreadable_file_leaves_the_old_one(store: StoredFiles) -> None:
     store.put("one", b"old")
     with pytest.raises(Transient, match=r"does not give it.*one"):
         store.put_from("one", Failing(os.urandom(3 * PIECE), late=False))

@@ -11,7 +11,7 @@ import pytest
 
 from binlake.errors import ConfigError, WireError
 from binlake.feed.reading.decoders import AvroDecoder, build_decoder
-from binlake.feed.reading.events import Record
+from binlake.feed.reading.events import FeedRecord
 from binlake.feed.reading.jsonprotocols import decode_canal_json
 from binlake.feed.registry import encode_header
 
@@ -50,7 +50,7 @@ KEY = body(1, {"id": 7})
 
 # S2-09, S2-10, DESIGN 3.12
 def test_avro_message_is_shown_with_its_row_and_timestamps_as_text() -> None:
-    (event,) = AvroDecoder(TEXTS.__getitem__)(Record("t[0]@3", KEY, body(2, ROW)))
+    (event,) = AvroDecoder(TEXTS.__getitem__)(FeedRecord("t[0]@3", KEY, body(2, ROW)))
     assert event.to_dict() == {
         "commit_ts": str(TS), "db": "shop", "table": "item", "op": "u", "place": "t[0]@3", "key": {"id": 7},
         "value": {
@@ -63,7 +63,7 @@ def test_avro_message_is_shown_with_its_row_and_timestamps_as_text() -> None:
 
 # S2-48, X-16
 def test_tombstone_is_a_deletion_with_its_commit_ts_from_the_header() -> None:
-    (event,) = AvroDecoder(TEXTS.__getitem__)(Record("t[0]@4", KEY, None, {"tidb_commit_ts": str(TS).encode()}))
+    (event,) = AvroDecoder(TEXTS.__getitem__)(FeedRecord("t[0]@4", KEY, None, {"tidb_commit_ts": str(TS).encode()}))
     assert event.to_dict() == {
         "commit_ts": str(TS), "db": "shop", "table": "item", "op": "d", "place": "t[0]@4", "key": {"id": 7},
         "value": None,
@@ -81,7 +81,7 @@ def test_tombstone_is_a_deletion_with_its_commit_ts_from_the_header() -> None:
 )
 def test_bytes_that_are_not_avro_are_refused_with_their_position(key: bytes | None, value: bytes, message: str) -> None:
     with pytest.raises(WireError, match=rf"{message}.*at=t\[1\]@9"):
-        list(AvroDecoder(TEXTS.__getitem__)(Record("t[1]@9", key, value)))
+        list(AvroDecoder(TEXTS.__getitem__)(FeedRecord("t[1]@9", key, value)))
 
 
 def test_canal_json_message_is_shown_unchanged() -> None:
@@ -89,19 +89,19 @@ def test_canal_json_message_is_shown_unchanged() -> None:
         "database": "shop", "table": "item", "isDdl": False, "type": "UPDATE", "data": [{"id": "7", "n": "2"}],
         "old": [{"id": "7", "n": "1"}], "_tidb": {"commitTs": TS},
     }  # fmt: skip
-    (event,) = decode_canal_json(Record("t[0]@0", None, json.dumps(message).encode()))
+    (event,) = decode_canal_json(FeedRecord("t[0]@0", None, json.dumps(message).encode()))
     assert (event.commit_ts, event.db, event.table, event.op) == (TS, "shop", "item", "u")
     assert (event.value, event.before) == ({"id": "7", "n": "2"}, {"id": "7", "n": "1"})
     assert event.to_dict()["message"] == {**message, "_tidb": {"commitTs": str(TS)}}
     watermark = {"type": "TIDB_WATERMARK", "isDdl": False, "_tidb": {"watermarkTs": TS}}
-    (event,) = decode_canal_json(Record("t[0]@1", None, json.dumps(watermark).encode()))
+    (event,) = decode_canal_json(FeedRecord("t[0]@1", None, json.dumps(watermark).encode()))
     assert (event.op, event.commit_ts) == ("watermark", TS)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"nonsense", b'{"type":"OTHER"}'])
 def test_invalid_canal_json_is_refused(content: bytes) -> None:
     with pytest.raises(WireError, match=r"at=t\[0\]@0"):
-        list(decode_canal_json(Record("t[0]@0", None, content)))
+        list(decode_canal_json(FeedRecord("t[0]@0", None, content)))
 
 
 def test_each_protocol_has_a_decoder_or_is_named() -> None:

@@ -21,7 +21,7 @@ from binlake.errors import WireError
 from binlake.feed.formats import DELETE, INSERT, UPDATE
 from binlake.feed.protocols import format_of
 from binlake.feed.reading.decoders import PLAIN, build_decoder
-from binlake.feed.reading.events import Event, Record
+from binlake.feed.reading.events import FeedRecord, MessageEvent
 from binlake.rows.schema import mysqltypes as t
 
 TABLE = table_def(
@@ -37,10 +37,10 @@ OPTIONS: dict[str, Options] = {
 }
 
 
-def write_record(protocol: str, op: str, old: Sequence[Row], new: Sequence[Row]) -> Record:
+def write_record(protocol: str, op: str, old: Sequence[Row], new: Sequence[Row]) -> FeedRecord:
     [(key, value)] = zip(*(one.to_pylist() for one in format_of(OPTIONS[protocol]).encode(
         changes_of(TABLE, op, old, new))), strict=True)  # fmt: skip
-    return Record("t[0]@1", key, value)
+    return FeedRecord("t[0]@1", key, value)
 
 
 def to_texts(row: Any) -> Row:
@@ -68,7 +68,7 @@ def test_row_change_is_decoded(protocol: str) -> None:
 def test_watermark_is_decoded(protocol: str) -> None:
     made = format_of(OPTIONS[protocol]).encode_watermark(COMMIT_TS)
     assert made is not None
-    (event,) = build_decoder(protocol)(Record("t[0]@1", made.key, made.value))
+    (event,) = build_decoder(protocol)(FeedRecord("t[0]@1", made.key, made.value))
     assert (event.op, event.commit_ts, event.db, event.table) == ("watermark", COMMIT_TS, "", "")
 
 
@@ -89,15 +89,15 @@ def test_drainer_messages_have_the_rows_of_a_transaction() -> None:
     )  # fmt: skip
     binlog = pb.Binlog(type=pb.DML, commit_ts=COMMIT_TS, dml_data=pb.DMLData(tables=[table]))
     decode = build_decoder("slave-binlog")
-    events = list(decode(Record("t[0]@1", None, binlog.SerializeToString())))
+    events = list(decode(FeedRecord("t[0]@1", None, binlog.SerializeToString())))
     plain, null = {"id": 7, "name": "before"}, {"id": 7, "name": None}
     assert [(e.op, e.key, e.value, e.before) for e in events] == [
         ("c", {"id": 7}, plain, None), ("u", {"id": 7}, null, plain), ("d", {"id": 7}, None, None),
     ]  # fmt: skip
     data = pb.DDLData(schema_name="shop", table_name="item", ddl_query=b"DROP TABLE item")
     ddl = pb.Binlog(type=pb.DDL, commit_ts=COMMIT_TS, ddl_data=data)
-    assert list(decode(Record("t[0]@2", None, ddl.SerializeToString()))) == [
-        Event("t[0]@2", COMMIT_TS, "shop", "item", "ddl", message={"sql": "DROP TABLE item"})
+    assert list(decode(FeedRecord("t[0]@2", None, ddl.SerializeToString()))) == [
+        MessageEvent("t[0]@2", COMMIT_TS, "shop", "item", "ddl", message={"sql": "DROP TABLE item"})
     ]
 
 
@@ -105,7 +105,7 @@ def test_open_protocol_message_may_have_several_events() -> None:
     parts = [write_record("open-protocol", INSERT, [], [one]) for one in (OLD, NEW)]
     key = (parts[0].key or b"") + (parts[1].key or b"")[8:]
     value = b"".join(part.value or b"" for part in parts)
-    events = list(build_decoder("open-protocol")(Record("t[0]@1", key, value)))
+    events = list(build_decoder("open-protocol")(FeedRecord("t[0]@1", key, value)))
     assert [to_texts(event.value) for event in events] == [OLD, NEW]
 
 
@@ -125,7 +125,7 @@ VERSION = (1).to_bytes(8, "big")
 )
 def test_invalid_message_is_refused(protocol: str, key: bytes | None, value: bytes, error: str) -> None:
     with pytest.raises(WireError, match=rf"{error}.*at=t\[2\]@5"):
-        list(build_decoder(protocol)(Record("t[2]@5", key, value)))
+        list(build_decoder(protocol)(FeedRecord("t[2]@5", key, value)))
 
 
 def test_every_protocol_of_a_topic_has_a_decoder() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.feedmessages import Change, window_of
 
-from binlake.config.storage import Storage
+from binlake.config.storage import StorageSection
 from binlake.feed.files.publisher import FilePublisher
 
 pytestmark = pytest.mark.process
@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     """The files of a feed in Canal-JSON, larger than any pipe buffer."""
     message = {"database": "shop", "table": "item", "type": "INSERT", "data": [{"id": "1", "name": "x" * 100}]}
     changes = [Change(1, json.dumps(message)) for _ in range(COUNT)]
-    with FilePublisher(Storage("file", str(tmp_path / "files")), "canal-json", "demo.files") as publisher:
+    with FilePublisher(StorageSection("file", str(tmp_path / "files")), "canal-json", "demo.files") as publisher:
         publisher.publish_window(*window_of(0, 2, changes))
     return tmp_path / "files"
 

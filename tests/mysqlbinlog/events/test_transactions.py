@@ -12,7 +12,7 @@ from binlake.errors import BinlakeError, LostRange, SourceRefused, WireError
 from binlake.mysqlbinlog.events.header import ARTIFICIAL, IGNORABLE, EventType
 from binlake.mysqlbinlog.events.transactions import GtidOrigin
 from binlake.mysqlbinlog.events.xa import Xid
-from binlake.mysqlbinlog.model import Flavor, Position, RowsEvent
+from binlake.mysqlbinlog.model import BinlogPosition, Flavor, RowsEvent
 
 _STANDALONE = 1
 
@@ -22,7 +22,7 @@ def test_transactions_have_positions_of_files_and_gtids() -> None:
     events = [log.description(), *log.inserted(1), *log.inserted(2)]
     first, second = read_all(reader_of(), events)
     assert (first.id, second.id) == (f"{UUID_1}:1", f"{UUID_1}:2")
-    assert second.end == Position("binlog.000001", log.offset, f"{UUID_1}:1-2")
+    assert second.end == BinlogPosition("binlog.000001", log.offset, f"{UUID_1}:1-2")
     assert first.time_ms == log.time * 1000
     assert first.size + second.size == sum(map(len, events[1:]))
     (change,) = first.changes
@@ -39,7 +39,7 @@ def test_id_without_gtids_is_the_position_of_the_begin() -> None:
         events += [log.gtid(anonymous=True), log.query("BEGIN"), log.table(), log.insert(value), log.xid()]
     seen = read_all(reader_of(gtids=GtidOrigin.NONE), events)
     assert [transaction.id for transaction in seen] == positions
-    assert seen[-1].end == Position("binlog.000001", log.offset)
+    assert seen[-1].end == BinlogPosition("binlog.000001", log.offset)
 
 
 def test_old_log_has_no_event_before_begin() -> None:
@@ -52,7 +52,7 @@ def test_old_log_has_no_event_before_begin() -> None:
 
 
 def test_file_may_be_longer_than_4_gib() -> None:
-    start = Position("binlog.000001", (1 << 32) - 150)
+    start = BinlogPosition("binlog.000001", (1 << 32) - 150)
     log = Log(offset=start.offset)
     (transaction,) = read_all(reader_of(start=start), [_artificial(log.description()), *log.inserted(1)])
     assert transaction.end.offset > 1 << 32
@@ -74,7 +74,7 @@ def test_rotation_continues_in_the_next_file() -> None:
 
 def test_executed_transactions_are_not_returned_again() -> None:
     log = Log()
-    start = Position("", 4, f"{UUID_1}:1-2")
+    start = BinlogPosition("", 4, f"{UUID_1}:1-2")
     events = [log.description(), *log.inserted(1), *log.inserted(2), *log.inserted(3)]
     (transaction,) = read_all(reader_of(start=start), events)
     assert (transaction.id, transaction.end.gtids) == (f"{UUID_1}:3", f"{UUID_1}:1-3")
@@ -97,7 +97,7 @@ def test_start_gtids_count_as_executed_even_if_a_header_lacks_them() -> None:
     events = [log.description(), log.event(EventType.PREVIOUS_GTIDS, struct.pack("<Q", 0))]
     log._number = 5
     events += log.inserted(6)
-    start = Position("binlog.000001", 4, f"{UUID_1}:1-5")
+    start = BinlogPosition("binlog.000001", 4, f"{UUID_1}:1-5")
     (transaction,) = read_all(reader_of(start=start, gtids=GtidOrigin.FROM_FILE), events)
     assert transaction.end.gtids == f"{UUID_1}:1-6"
 
@@ -119,14 +119,14 @@ def test_xa_in_one_phase_and_in_two() -> None:
 def test_rows_prepared_before_the_log_was_opened_are_searched() -> None:
     log, asked = Log(), []
 
-    def find(xid: Xid, before: Position) -> tuple[RowsEvent, ...]:
+    def find(xid: Xid, before: BinlogPosition) -> tuple[RowsEvent, ...]:
         asked.append((xid, before))
         return ()
 
     events = [log.description(), log.gtid(), log.query("XA COMMIT X'61',X'',3")]
     (transaction,) = read_all(reader_of(find_prepared=find), events)
     assert transaction.changes == ()
-    assert asked == [(Xid(3, b"a", b""), Position(START.file, len(events[0]) + 4))]
+    assert asked == [(Xid(3, b"a", b""), BinlogPosition(START.file, len(events[0]) + 4))]
 
 
 def test_create_table_select_is_a_definition_followed_by_rows() -> None:

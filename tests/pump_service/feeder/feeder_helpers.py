@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from binlake.errors import SourceUnavailable
-from binlake.mysqlbinlog.model import Position
-from binlake.pump_service.feeder.publisher import Ddl, Outgoing
+from binlake.mysqlbinlog.model import BinlogPosition
+from binlake.pump_service.feeder.publisher import Outgoing, PublishedDdl
 from binlake.wire import binlog_pb2 as pb
 
 
@@ -69,8 +69,8 @@ class MemoryPumps:
         return [binlog for binlog in self.got if binlog.tp == tp]
 
 
-def position(number: int) -> Position:
-    return Position("bin.000001", number, f"0-1-{number}")
+def position(number: int) -> BinlogPosition:
+    return BinlogPosition("bin.000001", number, f"0-1-{number}")
 
 
 def rows(first: int, count: int) -> list[Outgoing]:
@@ -81,4 +81,4 @@ def ddl(number: int, job_id: int, query: str) -> Outgoing:
     def job(start_ts: int, finished_ts: int) -> dict[str, Any]:
         return {"id": job_id, "query": query, "start_ts": start_ts, "binlog": {"FinishedTS": finished_ts}}
 
-    return Outgoing(f"0-1-{number}", 1000 + number, ddl=Ddl(query, job_id, job))
+    return Outgoing(f"0-1-{number}", 1000 + number, ddl=PublishedDdl(query, job_id, job))

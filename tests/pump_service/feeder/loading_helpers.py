@@ -14,11 +14,11 @@ from binlake.base.dialects import Dialect
 from binlake.mysqlbinlog.definitions.writer import SourceNames
 from binlake.mysqlbinlog.model import Flavor
 from binlake.pump_service.feeder.catalog import Catalog
-from binlake.pump_service.feeder.journal import Journal
-from binlake.pump_service.feeder.publisher import Publisher
+from binlake.pump_service.feeder.journal import FeederJournal
+from binlake.pump_service.feeder.publisher import SourcePublisher
 from binlake.pump_service.feeder.settings import SourceFile
-from binlake.pump_service.feeder.snapshot.loading import Loader
-from binlake.pump_service.feeder.snapshot.progress import Progress
+from binlake.pump_service.feeder.snapshot.loading import SnapshotLoader
+from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
 from binlake.pump_service.feeder.tracker import ScratchServer
 from binlake.rows.codec.columnblocks import count_block_rows, is_column_block
 from binlake.wire import binlog_pb2 as pb
@@ -63,17 +63,19 @@ class Loaded:
     ) -> None:
         own = {"name": "s1", "host": server.host, "port": server.port, "snapshot": {"chunk-rows": 40, **snapshot}}
         self.source = SourceFile.model_validate({**own, **(source or {})})
-        self.journal = Journal(folder)
-        self.publisher = Publisher(self.journal, pumps, clock, threading.Event())
+        self.journal = FeederJournal(folder)
+        self.publisher = SourcePublisher(self.journal, pumps, clock, threading.Event())
         flavor = Flavor.MYSQL if isinstance(server, MySql) else Flavor.MARIADB
         names = SourceNames("s1", flavor, ignores=lambda db, _table: db != DB)
         tracker = ScratchServer("s1", flavor, {"host": server.host, "port": server.port, "user": "root"})
         self.catalog = Catalog([names], {"s1": tracker}, self.journal.read_jobs()[::-1])
-        self.progress: list[Progress] = []
+        self.progress: list[SnapshotProgress] = []
 
     def load(self) -> None:
         arguments = self.journal, self.publisher, self.catalog, threading.Event(), self.progress.append
-        Loader(self.source, *arguments, server_id=SERVER_ID, families=self.families, is_paused=self.is_paused).load()
+        SnapshotLoader(
+            self.source, *arguments, server_id=SERVER_ID, families=self.families, is_paused=self.is_paused
+        ).load()
 
     def close(self) -> None:
         self.journal.close()

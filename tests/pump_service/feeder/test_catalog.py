@@ -15,7 +15,7 @@ from binlake.errors import ConfigError, SchemaError, TargetRefused
 from binlake.mysqlbinlog.definitions.descriptions import TableDescription
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY
 from binlake.mysqlbinlog.dumpfolder import read_dump_folder
-from binlake.mysqlbinlog.model import Flavor, Session, Statement
+from binlake.mysqlbinlog.model import Flavor, LoggedSession, LoggedStatement
 from binlake.pump_service.feeder.dumpfolder import read_schema_files
 from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import Action
@@ -250,7 +250,9 @@ def test_the_definitions_of_a_dump_are_followed_completely_or_not_at_all(quiet: 
         (tmp_path / name).write_text(text)
     version, schemas = quiet.catalog.version, read_schema_files(read_dump_folder(tmp_path))
     with pytest.raises(SchemaError):
-        quiet.catalog.follow_all("quiet", [*schemas, Statement("du-mp", "ALTER TABLE t ADD id INT", Session())])
+        quiet.catalog.follow_all(
+            "quiet", [*schemas, LoggedStatement("du-mp", "ALTER TABLE t ADD id INT", LoggedSession())]
+        )
     assert quiet.catalog.version == version
     assert len(quiet.catalog.follow_all("quiet", schemas)) == 2
     table = quiet.catalog.find_table("quiet", "du-mp", "t")
@@ -306,7 +308,7 @@ def test_a_time_of_a_zone_that_this_machine_does_not_know_is_refused(
 ) -> None:
     quiet.follow("CREATE OR REPLACE TABLE zoned (id INT PRIMARY KEY)")
     monkeypatch.setattr("binlake.pump_service.feeder.following.read_zone", lambda _: None)
-    there = Session(time_zone="+01:00", timestamp_us=1)
+    there = LoggedSession(time_zone="+01:00", timestamp_us=1)
     with pytest.raises(SchemaError, match="time in a zone that this machine does not know"):
         quiet.follow("ALTER TABLE zoned ADD d DATETIME DEFAULT NOW()", session=there)
 

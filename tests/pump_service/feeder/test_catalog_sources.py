@@ -9,7 +9,7 @@ import pytest
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription
 from binlake.mysqlbinlog.definitions.statements import SingleStatement
-from binlake.mysqlbinlog.model import Flavor, Session, Statement
+from binlake.mysqlbinlog.model import Flavor, LoggedSession, LoggedStatement
 from binlake.pump_service.feeder.catalog import Catalog, SourceNames
 
 SHOP = DatabaseDescription("shop", "utf8mb4", "utf8mb4_bin")
@@ -18,8 +18,8 @@ SHOP = DatabaseDescription("shop", "utf8mb4", "utf8mb4_bin")
 class MemoryTracker:
     """Describes databases only."""
 
-    def run(self, statement: SingleStatement, session: Session) -> None:
-        assert session == Session()
+    def run(self, statement: SingleStatement, session: LoggedSession) -> None:
+        assert session == LoggedSession()
         assert statement.db == "shop"
 
     def describe_table(self, db: str, table: str) -> TableDescription | None:
@@ -44,7 +44,10 @@ def test_a_database_of_two_sources_is_refused_until_it_is_renamed() -> None:
     assert "rename-schema" in refused.value.hint
     assert both.version == 1
     apart = catalog(SourceNames("a", Flavor.MYSQL), SourceNames("b", Flavor.MARIADB, lambda db: f"b_{db}"))
-    changes = [*apart.adopt("a", [SHOP]), *apart.follow("b", Statement("", "CREATE DATABASE shop", Session()))]
+    changes = [
+        *apart.adopt("a", [SHOP]),
+        *apart.follow("b", LoggedStatement("", "CREATE DATABASE shop", LoggedSession())),
+    ]
     assert [change.version for change in changes] == [1, 2]
     assert len({change.job_id for change in changes} | {change.body["schema_id"] for change in changes}) == 4
     assert changes[1].query == "CREATE DATABASE `b_shop` DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from feeder_helpers import CountingClock, MemoryPumps
 
-from binlake.mysqlbinlog.model import Position
+from binlake.mysqlbinlog.model import BinlogPosition
 from binlake.mysqlbinlog.tablerows.chunks import Chunk
-from binlake.pump_service.feeder.journal import Journal
-from binlake.pump_service.feeder.publisher import Publisher
+from binlake.pump_service.feeder.journal import FeederJournal
+from binlake.pump_service.feeder.publisher import SourcePublisher
 from binlake.pump_service.feeder.snapshot import chunkwriter
 from binlake.pump_service.feeder.snapshot.chunkwriter import ChunkWriter
 from binlake.pump_service.feeder.snapshot.loadstate import LoadState, SnapshotPosition
@@ -21,19 +21,19 @@ from binlake.pump_service.feeder.snapshot.reading import Value
 from binlake.wire import binlog_pb2 as pb
 
 A, B = ("d", "a"), ("d", "b")
-POSITION = SnapshotPosition(Position("bin.000001", 40, ""), "server-1")
+POSITION = SnapshotPosition(BinlogPosition("bin.000001", 40, ""), "server-1")
 
 
 class Loading:
     """A ChunkWriter over a journal and pumps in memory; a prewrite goes out with every 10 bytes."""
 
-    def __init__(self, journal: Journal, snapshots: int = 2) -> None:
+    def __init__(self, journal: FeederJournal, snapshots: int = 2) -> None:
         self.journal, self.pumps = journal, MemoryPumps()
         self.load = LoadState(journal, "s1")
         self.load.fit_tables({A: 7, B: 8})
         for _ in range(snapshots):
             journal.set_facts(self.load.start_snapshot(POSITION, 1))
-        publisher = Publisher(journal, self.pumps, CountingClock(100), threading.Event())
+        publisher = SourcePublisher(journal, self.pumps, CountingClock(100), threading.Event())
         self.writer = ChunkWriter(publisher, "s1", self.load, began_ms=1_700_000_000_000)
 
     def claim(self, table: tuple[str, str], high: str) -> Chunk:
@@ -57,14 +57,14 @@ class Loading:
 @pytest.fixture
 def loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loading]:
     monkeypatch.setattr(chunkwriter, "_PREWRITE_BYTES", 10)
-    with closing(Journal(tmp_path)) as journal:
+    with closing(FeederJournal(tmp_path)) as journal:
         yield Loading(journal)
 
 
 @pytest.fixture
 def first(tmp_path: Path) -> Iterator[Loading]:
     """The writer of a load's first snapshot."""
-    with closing(Journal(tmp_path)) as journal:
+    with closing(FeederJournal(tmp_path)) as journal:
         yield Loading(journal, snapshots=1)
 
 
@@ -153,7 +153,7 @@ def test_incomplete_chunks_are_rolled_back(loading: Loading) -> None:
 
 
 def test_transaction_ids_are_unique_across_snapshots(tmp_path: Path) -> None:
-    with closing(Journal(tmp_path)) as journal:
+    with closing(FeederJournal(tmp_path)) as journal:
         loading = Loading(journal, snapshots=3)
         chunk = loading.claim(A, "")
         for _ in range(2):

@@ -13,7 +13,7 @@ from support.tcplink import TcpLink
 from support.topology import Topology, start_replica
 
 from binlake.errors import LostRange, SourceRefused
-from binlake.mysqlbinlog.model import Position, SourceTransaction
+from binlake.mysqlbinlog.model import BinlogPosition, SourceTransaction
 from binlake.pump_service.feeder.connection import SourceLog, open_log
 from binlake.pump_service.feeder.settings import SourceFile
 
@@ -43,7 +43,7 @@ def _read_until(log: SourceLog, until: str) -> list[SourceTransaction]:
     return transactions
 
 
-def _log(source: SourceFile, position: Position) -> SourceLog:
+def _log(source: SourceFile, position: BinlogPosition) -> SourceLog:
     return open_log(source, SERVER_ID, position)
 
 
@@ -214,7 +214,7 @@ def test_a_reset_log_is_distinguished_from_a_purged_one(topology: Topology) -> N
     execute(server, "CREATE DATABASE own")
     own = end_of(server)
     execute(server, "RESET BINARY LOGS AND GTIDS" if isinstance(server, MySql) else "RESET MASTER")
-    positions = [own, Position("binlog.000099", 4), Position("binlog.000001", 1 << 20)]
+    positions = [own, BinlogPosition("binlog.000099", 4), BinlogPosition("binlog.000001", 1 << 20)]
     for position in positions:
         log = _log(source_of(server), position)
         with pytest.raises(SourceRefused, match=r"reset.*bootstrap"):

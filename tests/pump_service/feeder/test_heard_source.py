@@ -18,8 +18,8 @@ from support.tcplink import TcpLink
 
 from binlake.cluster.source.hearing import Hearing, listen
 from binlake.pump_service.feeder.connection import open_log
-from binlake.pump_service.feeder.journal import Journal
-from binlake.pump_service.feeder.publisher import Publisher
+from binlake.pump_service.feeder.journal import FeederJournal
+from binlake.pump_service.feeder.publisher import SourcePublisher
 from binlake.pump_service.feeder.service import STATUS_PATH, _describe_worker
 from binlake.pump_service.feeder.status import JournalHistory, JournalTransactions, find_unread_sources
 from binlake.pump_service.feeder.worker import Parts, Worker
@@ -71,8 +71,8 @@ def link(server: MariaDb) -> Iterator[TcpLink]:
 def hear(server: MariaDb, link: TcpLink, tmp_path: Path) -> Iterator[Hear]:
     """What the page of a feeder says that reads `server` through `link`."""
     source = source_of(server, host=link.host, port=link.port, heartbeat=0.1, read_timeout=0.8)
-    journal, stopped = Journal(tmp_path), threading.Event()
-    publisher = Publisher(journal, MemoryPumps(), CountingClock(), stopped)
+    journal, stopped = FeederJournal(tmp_path), threading.Event()
+    publisher = SourcePublisher(journal, MemoryPumps(), CountingClock(), stopped)
     start = end_of(server)
     worker = Worker(
         source, Parts(journal, publisher, NoTables(), stopped, 1), lambda: open_log(source, SERVER_ID, start),

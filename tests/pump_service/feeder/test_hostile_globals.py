@@ -18,11 +18,11 @@ from support.mariadb import MariaDb, MySql
 from binlake.base import sqlsession
 from binlake.base.sqllink import SqlLink
 from binlake.base.sqlsession import PRIVILEGED, VARIABLES
-from binlake.config.model import Target
-from binlake.mysqlbinlog.model import Flavor, Session, Statement
+from binlake.config.model import TargetSection
+from binlake.mysqlbinlog.model import Flavor, LoggedSession, LoggedStatement
 from binlake.pump_service.feeder.checks.report import run_checks
 from binlake.pump_service.feeder.settings import FeederFile
-from binlake.target.session.session import Session as TargetSession
+from binlake.target.session.session import TargetSession as TargetSession
 from binlake.testkit.captures.target import TargetView
 from binlake.testkit.captures.target import connect as connect_to_compare
 from binlake.wire import binlog_pb2 as pb
@@ -160,7 +160,7 @@ def _check_findings(server: MariaDb) -> None:
 def _check_tracker(server: MariaDb, folder: Path) -> None:
     loaded = Loaded(server, folder / "load", DyingPumps(), CountingClock())
     for text in ("CREATE TABLE made (a INT)", "ALTER TABLE made ADD b VARCHAR(9) DEFAULT 'x', ALGORITHM = COPY"):
-        loaded.catalog.follow("s1", Statement(DB, text, Session(sql_mode=0)))
+        loaded.catalog.follow("s1", LoggedStatement(DB, text, LoggedSession(sql_mode=0)))
     made = loaded.catalog.find_table("s1", DB, "made")
     assert made is not None
     assert [column.name for column in made.columns] == ["a", "b"]
@@ -168,7 +168,7 @@ def _check_tracker(server: MariaDb, folder: Path) -> None:
 
 
 def _check_target(server: MariaDb) -> None:
-    target = Target(host=server.host, port=server.port, user="root", db_type=server.name)
+    target = TargetSection(host=server.host, port=server.port, user="root", db_type=server.name)
     with closing(TargetSession(target)) as session:
         assert len(session.fetch_rows(f"SELECT k FROM {DB}.t")) == 5
         session.begin()

@@ -14,7 +14,7 @@ from binlake.mysqlbinlog.cascades import Cascade
 from binlake.mysqlbinlog.definitions.descriptions import TableDescription
 from binlake.mysqlbinlog.definitions.statements import split_ddl
 from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames
-from binlake.mysqlbinlog.model import Flavor, Session, Statement
+from binlake.mysqlbinlog.model import Flavor, LoggedSession, LoggedStatement
 from binlake.pump_service.feeder.foreignkeys import KEY, ForeignKeys
 
 NAMES = SourceNames("s1", Flavor.MARIADB, ignores=lambda db, table: db != "d" or table.startswith("out"))
@@ -42,7 +42,7 @@ class Keys:
         """Follow statements; returns those that changed the keys."""
         told = []
         for text in texts:
-            singles = split_ddl(Statement("d", text, Session(sql_mode=0)), Flavor.MARIADB)
+            singles = split_ddl(LoggedStatement("d", text, LoggedSession(sql_mode=0)), Flavor.MARIADB)
             changes = self.keys.follow(self.writer, singles, lambda: self.followed)
             self.jobs += [change.build_job(1, 1) for change in changes]
             told += [text for _ in changes]

@@ -23,9 +23,9 @@ from support.topology import Topology, start_replica
 
 from binlake.errors import SourceUnavailable
 from binlake.pump_service.feeder.server import Address, Link, connect
-from binlake.pump_service.feeder.settings import Server
+from binlake.pump_service.feeder.settings import ServerSection
 from binlake.pump_service.feeder.snapshot.catchup import CatchUp
-from binlake.pump_service.feeder.snapshot.loading import Loader
+from binlake.pump_service.feeder.snapshot.loading import SnapshotLoader
 from binlake.pump_service.feeder.startposition import SERVER_FACT
 
 pytestmark = pytest.mark.mariadb
@@ -145,7 +145,7 @@ def test_all_sessions_of_a_load_use_one_server(
     topology.stop_replicating()
     execute(primary, f"INSERT INTO {DB}.t SELECT id + 100, v FROM {DB}.t")
 
-    def refuse_once(server: Server, address: Address | None = None, **arguments: Any) -> Link:
+    def refuse_once(server: ServerSection, address: Address | None = None, **arguments: Any) -> Link:
         nonlocal calls
         calls += 1
         if calls == 3:
@@ -171,7 +171,7 @@ def test_no_snapshot_is_taken_of_two_servers_at_one_address(
     """A proxy that sometimes leads to the replica."""
     primary, replica, calls = filled(topology.primary), topology.replica, 0
 
-    def connect_by_proxy(server: Server, _address: Address | None = None, **arguments: Any) -> Link:
+    def connect_by_proxy(server: ServerSection, _address: Address | None = None, **arguments: Any) -> Link:
         nonlocal calls
         calls += 1
         return connect(server, (replica.host, replica.port) if calls == 3 else None, **arguments)
@@ -197,7 +197,7 @@ def test_a_load_with_all_rows_read_continues_at_a_server_that_is_behind(
         topology.stop_replicating()
         execute(primary, f"UPDATE {DB}.t SET v = -v WHERE id IN (1, 99)", f"DELETE FROM {DB}.t WHERE id = 2")
         with monkeypatch.context() as patch:
-            patch.setattr(Loader, "_commit", _kill)
+            patch.setattr(SnapshotLoader, "_commit", _kill)
             loaded = Loaded(primary, tmp_path, pumps, clock, source, **small)
             with closing(loaded), pytest.raises(KeyboardInterrupt):
                 loaded.load()

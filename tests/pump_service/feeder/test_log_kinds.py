@@ -10,7 +10,7 @@ from support.mariadb import MariaDb, MySql, execute, rows
 from support.sourcelog import end_of, transactions_until_now
 
 from binlake.errors import SourceRefused
-from binlake.mysqlbinlog.model import Position, RowKind, RowsEvent, SourceTransaction
+from binlake.mysqlbinlog.model import BinlogPosition, RowKind, RowsEvent, SourceTransaction
 
 _LONG = "x" * 3000
 _Server = TypeVar("_Server", bound=MariaDb)
@@ -247,7 +247,7 @@ def test_mysql_is_read_without_gtids(mysql_server: MySql) -> None:
         assert [transaction.id for transaction in transactions_until_now(mysql_server, seen[0].end)] == [
             transaction.id for transaction in seen[1:]
         ]
-        by_gtid = Position(start.file, start.offset, str(rows(mysql_server, "SELECT @@gtid_executed")[0][0]))
+        by_gtid = BinlogPosition(start.file, start.offset, str(rows(mysql_server, "SELECT @@gtid_executed")[0][0]))
         with pytest.raises(SourceRefused, match="gtid_mode"):
             transactions_until_now(mysql_server, by_gtid, end=end)
     finally:

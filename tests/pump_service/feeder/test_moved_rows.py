@@ -22,7 +22,7 @@ from binlake.mysqlbinlog.model import Flavor
 from binlake.pump_service.feeder.connection import open_log
 from binlake.pump_service.feeder.server import connect, read_log_end
 from binlake.pump_service.feeder.snapshot.chunkwriter import ChunkWriter
-from binlake.pump_service.feeder.snapshot.loading import Loader
+from binlake.pump_service.feeder.snapshot.loading import SnapshotLoader
 from binlake.pump_service.feeder.snapshot.loadstate import LoadState, SnapshotPosition
 from binlake.rows.codec import decode_transaction, encode_commit_binlog
 
@@ -118,7 +118,7 @@ def test_a_name_moved_before_a_kill_in_the_last_step_is_loaded_correctly(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Loader, "_order_batches", killed)
+        patched.setattr(SnapshotLoader, "_order_batches", killed)
         assert load(either, tmp_path, pumps, clock) == 0
     assert load(either, tmp_path, pumps, clock) > 1
     check(either, tmp_path, pumps, clock, SWAP)

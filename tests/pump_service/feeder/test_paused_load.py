@@ -15,7 +15,7 @@ from support.windows import wait_until
 from binlake.cli import run
 from binlake.pump_service.feeder.snapshot import loading, progress, throttle
 from binlake.pump_service.feeder.snapshot.pausing import read_paused
-from binlake.pump_service.feeder.snapshot.progress import Progress
+from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
 from binlake.pump_service.feeder.snapshot.throttle import Throttle
 
 A, B, C = (("d", name) for name in "abc")
@@ -39,7 +39,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_the_end_of_each_table_follows_from_the_rate_and_the_tables_before_it(clock: Clock) -> None:
-    shown = Progress.of({A: 1000, B: 4000, C: 0}, [A, B, C])
+    shown = SnapshotProgress.of({A: 1000, B: 4000, C: 0}, [A, B, C])
     shown.begin_reading()
     assert shown.to_json()["seconds_left"] is None
     shown.add_rows(B, 1000, 9000)

@@ -11,9 +11,16 @@ from feeder_helpers import CountingClock, MemoryPumps, ddl, position, rows
 
 from binlake.cluster.source.status import Absent, Committed, Locked, RolledBack, Status, read_status
 from binlake.errors import Permanent, SourceUnavailable, Transient
-from binlake.pump_service.feeder.journal import Journal, LoadedChunk, ReadPosition
+from binlake.pump_service.feeder.journal import FeederJournal, LoadedChunk, ReadPosition
 from binlake.pump_service.feeder.openbatches import OpenBatches
-from binlake.pump_service.feeder.publisher import Outgoing, Publisher, Stopped, UncommittedBatches, build_key, read_key
+from binlake.pump_service.feeder.publisher import (
+    Outgoing,
+    SourcePublisher,
+    Stopped,
+    UncommittedBatches,
+    build_key,
+    read_key,
+)
 from binlake.pump_service.feeder.status import JournalHistory, JournalTransactions
 from binlake.pump_service.statusport.answers import format_go_json
 from binlake.wire import binlog_pb2 as pb
@@ -33,8 +40,8 @@ class World:
         self._open()
 
     def _open(self) -> None:
-        self.journal = Journal(self.folder)
-        self.publisher = Publisher(self.journal, self.pumps, self.clock, self.stopped)
+        self.journal = FeederJournal(self.folder)
+        self.publisher = SourcePublisher(self.journal, self.pumps, self.clock, self.stopped)
 
     def restart(self) -> None:
         # close() only adds a note that saves work; after a crash the result is the same without it
@@ -280,16 +287,16 @@ def test_chunks_of_a_load_stay_undecided_until_all_are_committed(world: World, m
 
 def test_a_second_process_on_the_folder_is_refused(world: World) -> None:
     with pytest.raises(Permanent, match="another process holds"):
-        Journal(world.folder)
+        FeederJournal(world.folder)
 
 
 def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = FeederJournal(tmp_path)
     journal.set_facts({"format": "99"})
     journal.close()
     for _ in range(2):  # the lock is free again
         with pytest.raises(Permanent, match="another version"):
-            Journal(tmp_path)
+            FeederJournal(tmp_path)
 
 
 def test_a_journal_that_cannot_be_written_stops_the_publisher(world: World) -> None:
@@ -308,7 +315,7 @@ def test_many_threads_publish_for_their_sources(tmp_path: Path) -> None:
         with clock:
             return int(world.clock(count))
 
-    publisher = Publisher(world.journal, world.pumps, fetch, world.stopped)
+    publisher = SourcePublisher(world.journal, world.pumps, fetch, world.stopped)
 
     def run(source: str) -> None:
         for number in range(1, 21, 2):

@@ -11,15 +11,15 @@ from support.sourcelog import SERVER_ID, end_of, source_of
 from binlake.errors import SchemaError, WireError
 from binlake.mysqlbinlog.charsets import BINARY, decode_text
 from binlake.mysqlbinlog.definitions.statements import split_ddl
-from binlake.mysqlbinlog.model import Flavor, Session, Statement
+from binlake.mysqlbinlog.model import Flavor, LoggedSession, LoggedStatement
 from binlake.pump_service.feeder.connection import open_log
 from binlake.pump_service.feeder.tracker import ScratchServer
 
 CASES = [
-    ("zone", "CREATE TABLE z (ts TIMESTAMP)", Session(time_zone="Nowhere/Town"), "load its time zones there"),
-    ("case", "ALTER TABLE known ADD x INT", Session(), "lower_case_table_names"),
-    ("exists", "CREATE TABLE Known (id INT)", Session(), "lower_case_table_names"),
-    ("version", "CREATE TABLE v (x NOSUCHTYPE)", Session(), "family and version"),
+    ("zone", "CREATE TABLE z (ts TIMESTAMP)", LoggedSession(time_zone="Nowhere/Town"), "load its time zones there"),
+    ("case", "ALTER TABLE known ADD x INT", LoggedSession(), "lower_case_table_names"),
+    ("exists", "CREATE TABLE Known (id INT)", LoggedSession(), "lower_case_table_names"),
+    ("version", "CREATE TABLE v (x NOSUCHTYPE)", LoggedSession(), "family and version"),
 ]
 
 
@@ -27,20 +27,20 @@ CASES = [
 @pytest.mark.parametrize("server", ["mariadb", "mysql"])
 @pytest.mark.parametrize(("case", "text", "session", "hint"), CASES, ids=[case for case, *_ in CASES])
 def test_refused_statement_names_its_cause(
-    request: pytest.FixtureRequest, server: str, case: str, text: str, session: Session, hint: str
+    request: pytest.FixtureRequest, server: str, case: str, text: str, session: LoggedSession, hint: str
 ) -> None:
     made: MariaDb = request.getfixturevalue(server)
     flavor = Flavor.MYSQL if server == "mysql" else Flavor.MARIADB
     tracker = ScratchServer(f"hints-{case}", flavor, {"host": made.host, "port": made.port, "user": made.user})
 
-    def run(statement: str, of: Session) -> None:
-        for single in split_ddl(Statement("app", statement, of), flavor):
+    def run(statement: str, of: LoggedSession) -> None:
+        for single in split_ddl(LoggedStatement("app", statement, of), flavor):
             tracker.run(single, of)
 
     try:
         tracker.rebuild(())
-        run("CREATE DATABASE app", Session())
-        run("CREATE TABLE Known (id INT)", Session())
+        run("CREATE DATABASE app", LoggedSession())
+        run("CREATE TABLE Known (id INT)", LoggedSession())
         with pytest.raises(SchemaError) as refused:
             run(text, session)
     finally:

@@ -15,8 +15,8 @@ from feeder_helpers import CountingClock, MemoryPumps, position, rows
 from binlake.cluster.placement import EtcdClient
 from binlake.cluster.placement.registry import CATALOG
 from binlake.errors import Fenced, Permanent, SourceUnavailable
-from binlake.pump_service.feeder.journal import Journal
-from binlake.pump_service.feeder.publisher import Publisher
+from binlake.pump_service.feeder.journal import FeederJournal
+from binlake.pump_service.feeder.publisher import SourcePublisher
 from binlake.pump_service.feeder.registration import Registration
 from binlake.pump_service.pd import PlacementDriver
 
@@ -27,8 +27,10 @@ def etcd(tmp_path: Path) -> Iterator[EtcdClient]:
         yield client
 
 
-def start(etcd: EtcdClient, folder: Path, cluster_id: int = 7, name: str = "feeder") -> tuple[Journal, Registration]:
-    journal = Journal(folder)
+def start(
+    etcd: EtcdClient, folder: Path, cluster_id: int = 7, name: str = "feeder"
+) -> tuple[FeederJournal, Registration]:
+    journal = FeederJournal(folder)
     registration = Registration(etcd, name, cluster_id, journal, folder)
     try:
         registration.begin(lambda _: None)
@@ -38,8 +40,8 @@ def start(etcd: EtcdClient, folder: Path, cluster_id: int = 7, name: str = "feed
     return journal, registration
 
 
-def publish(journal: Journal, first: int = 1) -> None:
-    publisher = Publisher(journal, MemoryPumps(), CountingClock(first << 30), threading.Event())
+def publish(journal: FeederJournal, first: int = 1) -> None:
+    publisher = SourcePublisher(journal, MemoryPumps(), CountingClock(first << 30), threading.Event())
     publisher.publish("s", rows(first, 2), position(first))
 
 
@@ -59,7 +61,7 @@ def _lose(folder: Path) -> None:
 
 def _replace_by_another(folder: Path) -> None:
     shutil.rmtree(folder)
-    journal = Journal(folder)
+    journal = FeederJournal(folder)
     journal.set_facts({"starts": "9"})
     publish(journal, 999)
     journal.close()
@@ -104,7 +106,7 @@ def test_a_folder_of_another_cluster_is_refused(etcd: EtcdClient, tmp_path: Path
 def test_of_two_feeders_on_copies_of_one_folder_the_first_stops(etcd: EtcdClient, tmp_path: Path) -> None:
     journal, registration = start(etcd, tmp_path / "a")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    copy = Journal(tmp_path / "b")
+    copy = FeederJournal(tmp_path / "b")
     second = Registration(etcd, "feeder", 7, copy, tmp_path / "b")
 
     def first_lives(_: float) -> None:

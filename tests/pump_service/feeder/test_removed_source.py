@@ -10,8 +10,8 @@ import pytest
 from feeder_helpers import CountingClock, MemoryPumps, position, rows
 
 from binlake.cluster.source.status import Absent, Committed, Locked, RolledBack, Status, read_status
-from binlake.pump_service.feeder.journal import Journal, LoadedChunk, ReadPosition
-from binlake.pump_service.feeder.publisher import Publisher, UncommittedBatches
+from binlake.pump_service.feeder.journal import FeederJournal, LoadedChunk, ReadPosition
+from binlake.pump_service.feeder.publisher import SourcePublisher, UncommittedBatches
 from binlake.pump_service.feeder.removed import FLAVOR, describe_removed, list_known_sources, roll_back_removed_loads
 from binlake.pump_service.feeder.snapshot.loadstate import build_load_facts, read_load_record, read_outdated_tables
 from binlake.pump_service.feeder.status import JournalTransactions
@@ -42,8 +42,8 @@ class World:
         self.chunks = self.pumps.of_type(pb.Prewrite)[2:]
 
     def _open(self) -> None:
-        self.journal = Journal(self.folder)
-        self.publisher = Publisher(self.journal, self.pumps, self.clock, threading.Event())
+        self.journal = FeederJournal(self.folder)
+        self.publisher = SourcePublisher(self.journal, self.pumps, self.clock, threading.Event())
 
     def restart(self) -> None:
         # close() only adds a note that saves work; after a crash the result is the same without it
@@ -146,7 +146,7 @@ def test_a_removed_source_past_its_load_is_answered_for_and_keeps_its_position(w
 
 
 def test_a_source_that_is_not_in_the_journal_belongs_to_another_feeder(world: World) -> None:
-    stranger = Publisher(world.journal, world.pumps, world.clock, threading.Event())
+    stranger = SourcePublisher(world.journal, world.pumps, world.clock, threading.Event())
     stranger.prewrite(UncommittedBatches("shard-3"), rows(1, 1))
     assert world.ask(world.pumps.of_type(pb.Prewrite)[-1:]) == {Absent()}
     assert world.ask(world.pumps.of_type(pb.Prewrite)[-1:], "shard-3") == {Locked()}

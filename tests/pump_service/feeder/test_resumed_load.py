@@ -23,7 +23,7 @@ from support.mariadb import MariaDb, MySql, execute
 
 from binlake.errors import SourceRefused, SourceUnavailable
 from binlake.pump_service.feeder.command import show_status
-from binlake.pump_service.feeder.journal import Journal
+from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.settings import FeederFile
 from binlake.pump_service.feeder.snapshot.loadstate import LoadState, read_load_record
 from binlake.wire import binlog_pb2 as pb
@@ -119,7 +119,7 @@ def run_random_load(server: MariaDb, folder: Path, form: str, seed: int) -> None
         assert count_undecided(loaded.journal, pumps) == 0
 
 
-def count_undecided(journal: Journal, pumps: DyingPumps) -> int:
+def count_undecided(journal: FeederJournal, pumps: DyingPumps) -> int:
     return sum(journal.find_outcome(prewrite.start_ts) == -1 for prewrite in pumps.of_type(pb.Prewrite))
 
 

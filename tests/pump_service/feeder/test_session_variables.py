@@ -11,7 +11,7 @@ from pymysql import err
 from binlake.base.sqlsession import VARIABLES, Link, set_variables
 from binlake.dialect.tokens import tokenize
 from binlake.mysqlbinlog.definitions.statements import SingleStatement
-from binlake.mysqlbinlog.model import Flavor, Session
+from binlake.mysqlbinlog.model import Flavor, LoggedSession
 from binlake.pump_service.feeder.tracker import ScratchServer
 
 _READ_ONLY = "explicit_defaults_for_timestamp"
@@ -122,5 +122,5 @@ def test_tracker_sets_time_defaults_only_if_they_differ(
     tracker, link = ScratchServer("one", Flavor.MARIADB, {}), OldTracker()
     monkeypatch.setattr(tracker, "_link", link)
     statement = SingleStatement("create", "d", "t", tuple(tokenize("CREATE TABLE t (a INT)")))
-    tracker.run(statement, Session(sql_mode=0, explicit_defaults_for_timestamp=logged))
+    tracker.run(statement, LoggedSession(sql_mode=0, explicit_defaults_for_timestamp=logged))
     assert any("explicit_defaults" in text for text in link.executed) == is_sent

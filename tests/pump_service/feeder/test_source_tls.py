@@ -17,7 +17,7 @@ from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
 from binlake.mysqlbinlog.model import Flavor
 from binlake.pump_service.feeder.checks.report import run_checks
 from binlake.pump_service.feeder.server import ask, build_tracker_arguments, connect
-from binlake.pump_service.feeder.settings import FeederFile, Tracker
+from binlake.pump_service.feeder.settings import FeederFile, TrackerSection
 from binlake.pump_service.feeder.tracker import ScratchServer
 from binlake.rpc import Tls
 
@@ -88,7 +88,7 @@ def test_a_tracker_and_the_checks_use_tls(server: MariaDb, files: Tls) -> None:
     assert [finding for _, finding in report if finding.verdict == "fail"] == []
     assert [finding.found[:4] for _, finding in report if finding.check == "TLS"] == ["TLSv"]
     flavor = Flavor.MARIADB if server.name == "mariadb" else Flavor.MYSQL
-    tracker = ScratchServer("tls", flavor, build_tracker_arguments(Tracker.model_validate(at)))
+    tracker = ScratchServer("tls", flavor, build_tracker_arguments(TrackerSection.model_validate(at)))
     with closing(tracker):
         tracker.rebuild([DatabaseDescription("shop", "utf8mb4", "utf8mb4_bin")])
         assert tracker.describe_database("shop") == DatabaseDescription("shop", "utf8mb4", "utf8mb4_bin")

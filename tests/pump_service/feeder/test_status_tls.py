@@ -17,11 +17,11 @@ from binlake.cluster.source.tidb import StatusPort
 from binlake.errors import SourceUnavailable
 from binlake.pump_service.feeder import command
 from binlake.pump_service.feeder.settings import FeederFile, StatusTls
-from binlake.pump_service.statusport.answers import History
+from binlake.pump_service.statusport.answers import StatusJobs
 from binlake.pump_service.statusport.server import StatusServer
 from binlake.rpc import Tls
 from binlake.testkit.replay.outcomes import Outcomes
-from binlake.testkit.replay.recorded import Mvcc
+from binlake.testkit.replay.recorded import RecordedMvcc
 
 Serve = Callable[[StatusTls], str]
 
@@ -38,7 +38,7 @@ def serve() -> Iterator[Serve]:
 
     def start(security: StatusTls) -> str:
         pages = {"/feeder": lambda: ('{"name": "f", "sources": []}', "application/json")}
-        answers = (History([]), Mvcc(Outcomes([]), {}))
+        answers = (StatusJobs([]), RecordedMvcc(Outcomes([]), {}))
         server = StatusServer({}, *answers, lambda: 1, "localhost:0", pages=pages, tls=security.to_tls())
         running.append(server.__enter__())
         # The certificate is for the name, and the server shows its address.

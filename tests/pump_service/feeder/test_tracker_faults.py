@@ -15,7 +15,7 @@ from support.tcplink import TcpLink
 
 from binlake.errors import SchemaError, SourceUnavailable
 from binlake.mysqlbinlog.definitions.descriptions import SCRATCH_PREFIX
-from binlake.mysqlbinlog.model import Flavor, Session, Statement
+from binlake.mysqlbinlog.model import Flavor, LoggedSession, LoggedStatement
 from binlake.pump_service.feeder.catalog import Catalog, SourceNames
 from binlake.pump_service.feeder.tracker import ScratchServer
 
@@ -94,7 +94,7 @@ class Tracked:
 
     def follow(self, text: str) -> list[str]:
         """Follow a statement; returns the jobs that are published."""
-        changes = self.catalog.follow(self.source, Statement("shop", text, Session(timestamp_us=1)))
+        changes = self.catalog.follow(self.source, LoggedStatement("shop", text, LoggedSession(timestamp_us=1)))
         return [repr(change.body).replace(self.source, "SOURCE") for change in changes]
 
     def definitions(self) -> str:

@@ -13,16 +13,16 @@ from feeder_helpers import CountingClock, MemoryPumps, position
 from support import alert_rules
 
 from binlake.errors import ConfigError, SchemaError, SharedFailure, SourceUnavailable
-from binlake.mysqlbinlog.definitions.changes import SchemaChange
-from binlake.mysqlbinlog.model import RowKind, RowsEvent, Session, SourceTransaction, Statement, TableMap
+from binlake.mysqlbinlog.definitions.changes import DefinitionChange
+from binlake.mysqlbinlog.model import LoggedSession, LoggedStatement, RowKind, RowsEvent, SourceTransaction, TableMap
 from binlake.mysqlbinlog.rowimage.replaced import REPLACED
 from binlake.mysqlbinlog.rowimage.transactions import Guard
-from binlake.pump_service.feeder.journal import Journal
+from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.metrics import render_metrics_page
-from binlake.pump_service.feeder.publisher import Publisher, read_key
+from binlake.pump_service.feeder.publisher import SourcePublisher, read_key
 from binlake.pump_service.feeder.service import Feeder
 from binlake.pump_service.feeder.settings import FeederFile, SourceFile
-from binlake.pump_service.feeder.snapshot.progress import Progress
+from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
 from binlake.pump_service.feeder.worker import Parts, Worker
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -90,12 +90,12 @@ class MemoryCatalog:
     def find_definition(self, _: str, event: TableMap) -> TableDef | None:
         return table() if event.table == "t" else None
 
-    def follow_all(self, source: str, statements: Iterable[Statement]) -> list[SchemaChange]:
+    def follow_all(self, source: str, statements: Iterable[LoggedStatement]) -> list[DefinitionChange]:
         if self.failures:
             raise self.failures.pop(0)
         return [change for statement in statements for change in self.follow(source, statement)]
 
-    def follow(self, source: str, statement: Statement) -> list[SchemaChange]:
+    def follow(self, source: str, statement: LoggedStatement) -> list[DefinitionChange]:
         self.followed.append(statement.text)
         if statement.text.startswith("--"):
             return []
@@ -104,15 +104,15 @@ class MemoryCatalog:
             1000 + self.version, Action.CREATE_TABLE, statement.text, schema=(104, "app"), table=(TABLE_ID, "t"),
             version=self.version, start_ts=0, finished_ts=0,
         )  # fmt: skip
-        return [SchemaChange(source, statement.text, {**body, "feeder": {"source": source}})]
+        return [DefinitionChange(source, statement.text, {**body, "feeder": {"source": source}})]
 
 
 class World:
     def __init__(self, folder: Path, **settings: object) -> None:
-        self.journal = Journal(folder)
+        self.journal = FeederJournal(folder)
         self.pumps = MemoryPumps()
         self.stopped = threading.Event()
-        self.publisher = Publisher(self.journal, self.pumps, CountingClock(), self.stopped)
+        self.publisher = SourcePublisher(self.journal, self.pumps, CountingClock(), self.stopped)
         self.catalog = MemoryCatalog()
         self.log = MemoryLog()
         self.ended: queue.Queue[BaseException | None] = queue.Queue()
@@ -158,7 +158,11 @@ def rows(number: int, ids: Sequence[int] = (1,), name: str = "t") -> SourceTrans
 
 def statement(number: int, text: str) -> SourceTransaction:
     return SourceTransaction(
-        f"0-1-{number}", 1000 + number, position(number), statement=Statement("app", text, Session()), size=50
+        f"0-1-{number}",
+        1000 + number,
+        position(number),
+        statement=LoggedStatement("app", text, LoggedSession()),
+        size=50,
     )
 
 
@@ -263,7 +267,7 @@ def test_metrics_page_shows_the_workers_counts(world: World) -> None:
     while not world.worker.counts.last_ms:
         threading.Event().wait(0.01)
     REPLACED.add("d.of_this_test", "v")
-    load = Progress.of({("d", "t"): 900}, [("d", "t")])
+    load = SnapshotProgress.of({("d", "t"): 900}, [("d", "t")])
     load.add_rows(("d", "t"), 300, 4096)
     text, _ = render_metrics_page([world.worker], world.publisher, {"shard-1": load})
     assert 'binlake_feeder_load_rows{source="shard-1"} 300' in text

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from support.certificates import Authority
 
-from binlake.cluster.placement import EtcdClient, NodeStatus, PdClient, Registry
+from binlake.cluster.placement import EtcdClient, NodeRegistry, NodeStatus, PdClient
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
 from binlake.pump_service.pd import PlacementDriver
 
@@ -83,7 +83,7 @@ def test_kill_minus_9_loses_no_answered_write_and_repeats_no_timestamp(tmp_path:
     for _ in range(3):
         process, url = _spawn(tmp_path)
         try:
-            pd, registry = PdClient([url]), Registry(EtcdClient([url]))
+            pd, registry = PdClient([url]), NodeRegistry(EtcdClient([url]))
             if written:
                 (found,) = registry.list_pumps()
                 assert found.max_commit_ts == written

@@ -18,7 +18,7 @@ from typing import Any
 
 from binlake.pump_service.pump import storage as storage_module
 from binlake.pump_service.pump.files import Files
-from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.index import PumpIndex
 from binlake.pump_service.pump.record import Pointer
 
 _SECTOR = 64  # smaller than a disk's sector, so that small records are torn too
@@ -38,7 +38,7 @@ class RecordedFile:
 class Batch:
     """One write to the index."""
 
-    apply: Callable[[Index], object]
+    apply: Callable[[PumpIndex], object]
     safe: bool = False
 
 
@@ -57,7 +57,7 @@ class Disk:
     batches: list[Batch] = field(default_factory=list)
     log_start: int = 0
     flushing: bool = False
-    left: tuple[dict[str, bytes], list[Callable[[Index], object]], Any] | None = None
+    left: tuple[dict[str, bytes], list[Callable[[PumpIndex], object]], Any] | None = None
     small: dict[str, bytes] = field(default_factory=dict)
 
     def operation(self) -> None:
@@ -76,7 +76,7 @@ class Disk:
                 self.small = {one.name: one.read_bytes() for one in self.folder.glob(".[a-km-z]*")}
                 self.left = (surviving, batches, self.facts())
 
-    def batch(self, apply: Callable[[Index], object], *, sync: bool) -> None:
+    def batch(self, apply: Callable[[PumpIndex], object], *, sync: bool) -> None:
         """Record that the index wrote a batch."""
         if not self.flushing and self.chance.random() < 0.15:
             self.log_start, self.flushing = len(self.batches), True
@@ -108,7 +108,7 @@ class Disk:
             (new / "value" / name).write_bytes(data)
         for name, data in self.small.items():
             (new / name).write_bytes(data)
-        index = Index(new / "kv")
+        index = PumpIndex(new / "kv")
         for batch in batches:
             batch(index)
         index.close()
@@ -179,16 +179,16 @@ class DiskFiles(Files):
         return self._disk.files[self._paths[file.fileno()]]
 
 
-def recorded(disk: Disk) -> type[Index]:
+def recorded(disk: Disk) -> type[PumpIndex]:
     """An index class that records its batches on `disk`."""
 
-    class RecordedIndex(Index):
+    class RecordedIndex(PumpIndex):
         def write(self, puts: Iterable[tuple[int, Pointer]], **more: Any) -> None:
             entries = list(puts)
             with disk.lock:
                 disk.operation()
                 super().write(entries, **more)
-                disk.batch(lambda index: Index.write(index, entries, **more), sync=bool(more.get("sync")))
+                disk.batch(lambda index: PumpIndex.write(index, entries, **more), sync=bool(more.get("sync")))
 
         def is_durable(self) -> bool:
             with disk.lock:
@@ -198,37 +198,37 @@ def recorded(disk: Disk) -> type[Index]:
             with disk.lock:
                 disk.operation()
                 super().set_gc_ts(ts)
-                disk.batch(lambda index: Index.set_gc_ts(index, ts), sync=True)
+                disk.batch(lambda index: PumpIndex.set_gc_ts(index, ts), sync=True)
 
         def _delete(self, keys: list[bytes]) -> int:
             deleted = list(keys)
             with disk.lock:
                 disk.operation()
-                disk.batch(lambda index: Index._delete(index, deleted), sync=False)
+                disk.batch(lambda index: PumpIndex._delete(index, deleted), sync=False)
                 return super()._delete(deleted)
 
     return RecordedIndex
 
 
-def open_on(disk: Disk, *more: Any) -> storage_module.Storage:
+def open_on(disk: Disk, *more: Any) -> storage_module.PumpStorage:
     """A storage on `disk`. Its index is the one already in the folder."""
-    plain, path = storage_module.Index, disk.folder
+    plain, path = storage_module.PumpIndex, disk.folder
     for file in path.glob("value/*"):
         data = bytearray(file.read_bytes())
         disk.files[file] = RecordedFile(data, len(data), named=True)
     if (path / "kv").exists():
-        copy = Index(path / "kv")
+        copy = PumpIndex(path / "kv")
         content = dict(copy._db.iterator())
         copy.close()
 
-        def load(index: Index) -> None:
+        def load(index: PumpIndex) -> None:
             for key, value in content.items():
                 index._db.put(key, value)
             index._gc_ts = index._get_number(b"!binlog!gcts")
 
         disk.batches.append(Batch(load, safe=True))
-    storage_module.Index = recorded(disk)  # type: ignore[misc]
+    storage_module.PumpIndex = recorded(disk)  # type: ignore[misc]
     try:
-        return storage_module.Storage(path, *more, files=DiskFiles(disk))
+        return storage_module.PumpStorage(path, *more, files=DiskFiles(disk))
     finally:
-        storage_module.Index = plain  # type: ignore[misc]
+        storage_module.PumpIndex = plain  # type: ignore[misc]

@@ -11,7 +11,7 @@ from pump_cluster import MemoryCluster
 
 from binlake.pump_service.pump.command import raise_file_limit, tune
 from binlake.pump_service.pump.config import PumpConfig
-from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.index import PumpIndex
 from binlake.pump_service.pump.server import PumpServer
 
 
@@ -33,7 +33,7 @@ def main(data_dir: str, *options: str) -> None:
     server.start()
     if "--index-never-written" in options:
         # The crash point between fsync and index: acks are sent, but LevelDB gets no entry.
-        Index.write = lambda *_, **__: threading.Event().wait()  # type: ignore[method-assign]
+        PumpIndex.write = lambda *_, **__: threading.Event().wait()  # type: ignore[method-assign]
     print(server.addr, flush=True)
     threading.Event().wait()
 

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from binlake import tso
-from binlake.cluster.placement import Entry, NodeStatus
+from binlake.cluster.placement import NodeStatus, RegistryEntry
 from binlake.errors import SourceUnavailable
 
 CLUSTER_ID = 7710533641674055416
@@ -51,11 +51,11 @@ class MemoryCluster:
         self._check()
         return self.consumers
 
-    def find_pump(self, node_id: str) -> Entry | None:
+    def find_pump(self, node_id: str) -> RegistryEntry | None:
         self._check()
         with self._lock:
             node = self.nodes.get(node_id)
-            return None if node is None else Entry(node, self._revisions.setdefault(node_id, 1))
+            return None if node is None else RegistryEntry(node, self._revisions.setdefault(node_id, 1))
 
     def write_pump(self, status: NodeStatus, revision: int) -> int:
         assert self.confirms.wait(300)

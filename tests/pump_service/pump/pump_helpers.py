@@ -10,8 +10,8 @@ from pathlib import Path
 from support.pump_calls import Transaction, pull
 
 from binlake.pump_service.pump.server import PumpServer
-from binlake.pump_service.pump.sorter import Entry, Kind
-from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.sorter import EntryKind, SorterEntry
+from binlake.pump_service.pump.storage import PumpStorage
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog, PrewriteValue
 
@@ -32,7 +32,7 @@ def rollback(start_ts: int) -> Binlog:
     return build.build_rollback(prewrite(start_ts))
 
 
-def store(storage: Storage, *binlogs: Binlog) -> None:
+def store(storage: PumpStorage, *binlogs: Binlog) -> None:
     """Store in this order; returns when all binlogs are durable."""
     for stored in [storage.append(binlog.SerializeToString()) for binlog in binlogs]:
         stored.result(60)
@@ -46,16 +46,16 @@ def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> 
         time.sleep(0.01)
 
 
-def reach(storage: Storage, watermark: int) -> None:
+def reach(storage: PumpStorage, watermark: int) -> None:
     until(lambda: storage.watermark >= watermark, f"watermark {watermark}, it is {storage.watermark}")
 
 
-def pulled(storage: Storage, count: int, after_ts: int = 0) -> list[Transaction]:
+def pulled(storage: PumpStorage, count: int, after_ts: int = 0) -> list[Transaction]:
     """The first `count` entities after `after_ts`."""
     return list(islice(pull(storage, after_ts, lambda: False), count))
 
 
-def settled(storage: Storage, after_ts: int = 0) -> list[Transaction]:
+def settled(storage: PumpStorage, after_ts: int = 0) -> list[Transaction]:
     """Everything that the watermark shows now, without waiting for more."""
     watermark = storage.watermark
     transactions = []
@@ -68,17 +68,17 @@ def settled(storage: Storage, after_ts: int = 0) -> list[Transaction]:
     return transactions
 
 
-def open_storage(path: Path) -> Storage:
-    return Storage(path)
+def open_storage(path: Path) -> PumpStorage:
+    return PumpStorage(path)
 
 
-def plain_rule(entries: Sequence[Entry], *, trust_rollbacks: bool = True) -> int:
+def plain_rule(entries: Sequence[SorterEntry], *, trust_rollbacks: bool = True) -> int:
     """tidb-binlog 2.5 literally: a queue whose head P waits for its C or R anywhere later."""
     watermark = 0
-    ends = (Kind.COMMIT, Kind.PROVEN_ROLLBACK, *([Kind.ROLLBACK] if trust_rollbacks else []))
+    ends = (EntryKind.COMMIT, EntryKind.PROVEN_ROLLBACK, *([EntryKind.ROLLBACK] if trust_rollbacks else []))
     for place, entry in enumerate(entries):
         later = entries[place + 1 :]
-        if entry.kind is Kind.PREWRITE:
+        if entry.kind is EntryKind.PREWRITE:
             if not any(other.kind in ends and other.start_ts == entry.start_ts for other in later):
                 return watermark
         else:

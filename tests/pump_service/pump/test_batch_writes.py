@@ -17,7 +17,7 @@ from binlake.pump_service.pump.batch_writes import BatchWrite
 from binlake.pump_service.pump.groupcommit import Behind, Done
 from binlake.pump_service.pump.lean_server import LeanServer
 from binlake.pump_service.pump.service import PumpService, State
-from binlake.pump_service.pump.storage import Storage, StorageOptions
+from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
 from binlake.rpc import Channel, RpcError, Status
 from binlake.wire import build
 from binlake.wire.admin_pb2 import WriteBinlogsReq, WriteBinlogsResp
@@ -31,7 +31,7 @@ class Pump:
     """A pump that counts the calls it gets."""
 
     def __init__(self, folder: Path, memory_bytes: int) -> None:
-        self.storage = Storage(folder, StorageOptions(memory_bytes=memory_bytes))
+        self.storage = PumpStorage(folder, StorageOptions(memory_bytes=memory_bytes))
         service = PumpService(self.storage, CLUSTER_ID, free_bytes_needed=0)
         service.state = State.ONLINE
         self._short = tempfile.TemporaryDirectory(prefix="bl-")

@@ -22,7 +22,7 @@ from pump_helpers import prewrite, settled, until
 
 from binlake import tso
 from binlake.pump_service.pump.index import encode_ts_key
-from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.storage import PumpStorage
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq, WriteBinlogResp
@@ -106,7 +106,7 @@ def load(address: str, clock: Clock, ledger: Ledger) -> list[threading.Thread]:
 
 def verify(data_dir: Path, ledger: Ledger) -> int:
     """Check that every acked binlog is stored and no other; return the pulled transactions."""
-    storage = Storage(data_dir)
+    storage = PumpStorage(data_dir)
     open_prewrites = {entry.start_ts for entry in storage.list_waiting_prewrites()}
     for start_ts in ledger.acked_prewrites:
         pointer = storage.index.find_pointer(start_ts)

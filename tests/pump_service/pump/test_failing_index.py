@@ -15,15 +15,15 @@ from pump_helpers import commit, prewrite, reach, settled, store, until
 
 from binlake.errors import Permanent, Transient
 from binlake.pump_service.pump import index as index_module
-from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.index import PumpIndex
 from binlake.pump_service.pump.record import Pointer
-from binlake.pump_service.pump.storage import Storage, StorageOptions
+from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
 from binlake.wire import build
 
 AT = Pointer(0, 0)
 
 
-def put(index: Index, ts: int, count: int = 1, *, sync: bool = False) -> None:
+def put(index: PumpIndex, ts: int, count: int = 1, *, sync: bool = False) -> None:
     index.write([(ts + n, AT) for n in range(count)], head=AT, max_ts=0, handle=AT, sync=sync)
 
 
@@ -45,7 +45,7 @@ def test_a_stop_while_the_index_fails_writes_nothing_after_the_gap(
     # S0-48: space becomes free while the pump stops. If the head moved past the failed entries, they would be lost.
     monkeypatch.setattr("binlake.pump_service.pump.follower._PUTS", 1)
     monkeypatch.setattr("binlake.pump_service.pump.follower._SYNC_S", 3600.0)
-    storage = Storage(tmp_path, StorageOptions(index_queue=2 if chased else 100))
+    storage = PumpStorage(tmp_path, StorageOptions(index_queue=2 if chased else 100))
     store(storage, prewrite(10), commit(10, 11))
     reach(storage, 11)
     write = storage.index.write
@@ -60,7 +60,7 @@ def test_a_stop_while_the_index_fails_writes_nothing_after_the_gap(
     until(lambda: "no space" in storage.error, "the follower waits for the index")
     store(storage, prewrite(30), commit(30, 31), prewrite(40), commit(40, 41))
     storage.close()
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     assert [ts for _, ts, _ in settled(storage)] == [11, 21, 31, 41]
     assert (storage.counters.late_commits, storage.count_unmatched()) == (0, (0, 0))
     storage.close()
@@ -71,7 +71,7 @@ def test_a_sync_does_not_prove_that_an_older_log_file_is_durable(
 ) -> None:
     # S0-48: LevelDB switches to a new log file without syncing the old one.
     monkeypatch.setitem(index_module._OPTIONS, "write_buffer_size", 1 << 16)
-    index = Index(tmp_path / "kv")
+    index = PumpIndex(tmp_path / "kv")
     put(index, 1, sync=True)
     assert index.is_durable()
     (older,) = (tmp_path / "kv").glob("*.log")
@@ -96,8 +96,8 @@ def test_the_head_does_not_move_until_everything_before_it_is_on_disk(
     monkeypatch.setattr("binlake.pump_service.pump.follower._SYNC_S", 0.0)
     monkeypatch.setattr("binlake.pump_service.pump.follower._DUMP_SHARE", 0)
     written = False
-    monkeypatch.setattr(Index, "is_durable", lambda _: written)
-    storage = Storage(tmp_path)
+    monkeypatch.setattr(PumpIndex, "is_durable", lambda _: written)
+    storage = PumpStorage(tmp_path)
     for ts in range(1, 6):
         store(storage, build.build_fake(ts))
         reach(storage, ts)
@@ -116,7 +116,7 @@ def test_entries_after_a_torn_write_in_a_log_file_do_not_count_as_durable(
     # S0-48: the disk was full for a short time. At the next start LevelDB cannot read what it writes and syncs after
     # that.
     monkeypatch.setitem(index_module._OPTIONS, "write_buffer_size", 1 << 18)
-    index = Index(tmp_path / "kv")
+    index = PumpIndex(tmp_path / "kv")
     put(index, 1, 100, sync=True)
     assert index.is_durable()
     with files_end_at(20 << 10), pytest.raises(plyvel.Error):
@@ -135,7 +135,7 @@ def test_a_restart_after_a_briefly_full_disk_skips_no_binlog(tmp_path: Path, mon
     # S0-48: as above, observed from outside.
     monkeypatch.setattr("binlake.pump_service.pump.follower._RETRY_S", 0.01)
     monkeypatch.setattr("binlake.pump_service.pump.follower._SYNC_S", 0.0)
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     store(storage, *(build.build_fake(ts) for ts in range(1, 100)))
     reach(storage, 99)
     (log,) = (tmp_path / "kv").glob("*.log")
@@ -146,12 +146,12 @@ def test_a_restart_after_a_briefly_full_disk_skips_no_binlog(tmp_path: Path, mon
     store(storage, *(build.build_fake(ts) for ts in range(101, 400)))
     reach(storage, 399)
     storage.close()
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     assert [ts for _, ts, _ in settled(storage)] == [*range(1, 100), *range(101, 400)]
     storage.close()
 
 
-def put_until_torn(index: Index) -> None:
+def put_until_torn(index: PumpIndex) -> None:
     batch = index._write_batch()
     batch.__enter__().put(b"torn", b"x" * 1000)
     with pytest.raises(plyvel.Error):
@@ -170,7 +170,7 @@ def test_a_permanently_failing_index_ends_the_index_thread(tmp_path: Path, monke
     def follower() -> threading.Thread:
         return storage._follower._thread
 
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     with monkeypatch.context() as broken:
 
         def fail(*_: object, **__: object) -> None:
@@ -184,14 +184,14 @@ def test_a_permanently_failing_index_ends_the_index_thread(tmp_path: Path, monke
     assert isinstance(died[0].exc_value, Permanent)
     assert "acked binlogs are safe" in str(died[0].exc_value)
     storage.close()
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     assert [ts for _, ts, _ in settled(storage)] == [10]
     storage.close()
 
 
 def test_the_index_is_not_closed_under_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "_CLOSE_S", 0.05)
-    index = Index(tmp_path / "kv")
+    index = PumpIndex(tmp_path / "kv")
     put(index, 1)
     with index._use() as db:
         index.close()

@@ -16,7 +16,7 @@ from binlake import tso
 from binlake.cluster.placement import NodeStatus
 from binlake.errors import LostRange, SourceUnavailable, Transient
 from binlake.pump_service.pump.gc import Collector, GcRule, decide
-from binlake.pump_service.pump.storage import Storage, StorageOptions
+from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
 from binlake.window.membership import Probe, gather_members
 from binlake.wire import build
 
@@ -142,9 +142,9 @@ class Cluster:
 SMALL = StorageOptions(segment_bytes=300)
 
 
-def filled(path: Path, days: Sequence[float]) -> Storage:
+def filled(path: Path, days: Sequence[float]) -> PumpStorage:
     """One transaction a day, each in its own file."""
-    storage = Storage(path, SMALL)
+    storage = PumpStorage(path, SMALL)
     for day in days:
         store(storage, prewrite(at(day), b"x" * 300), commit(at(day), at(day) + 1))
     store(storage, build.build_fake(at(days[-1]) + 2))
@@ -152,7 +152,7 @@ def filled(path: Path, days: Sequence[float]) -> Storage:
     return storage
 
 
-def files(storage: Storage) -> int:
+def files(storage: PumpStorage) -> int:
     return len(list((storage.directory.path / "value").iterdir()))
 
 
@@ -245,7 +245,7 @@ def test_gc_ts_is_durable_before_the_first_file_is_removed_and_survives_a_lost_i
         pulled(storage, 1, after_ts=at(92))
     storage.close()
     shutil.rmtree(tmp_path / "kv")
-    storage = Storage(tmp_path, SMALL)
+    storage = PumpStorage(tmp_path, SMALL)
     assert storage.index.gc_ts == at(93)
     removed = storage.collect(at(93), at(93))  # the collection continues where it was interrupted
     assert removed.files >= 3

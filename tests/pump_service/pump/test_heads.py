@@ -18,10 +18,10 @@ from support.examples import examples
 from binlake.errors import WireError
 from binlake.pump_service.pump.follower import parse_entries, parse_entry
 from binlake.pump_service.pump.heads import PROOF, Head, complete, normalise, parse_head, parse_layout
-from binlake.pump_service.pump.ranges import Block, read_block
+from binlake.pump_service.pump.ranges import StretchBytes, read_block
 from binlake.pump_service.pump.record import Pointer
-from binlake.pump_service.pump.sorter import Kind
-from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.sorter import EntryKind
+from binlake.pump_service.pump.storage import PumpStorage
 from binlake.pump_service.pump.vlog import LogOptions, ValueLog
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite, Rollback
@@ -82,7 +82,7 @@ def reference(commit: Binlog, prewrite: Binlog) -> bytes:
 @pytest.mark.parametrize("value", [b"v", b"v" * 70_000])
 def test_an_unknown_field_of_the_prewrite_is_pulled(tmp_path: Path, value: bytes) -> None:  # S1-03
     unknown = bytes([99 << 3 & 0x7F | 0x80, 99 << 3 >> 7, 7])
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     storage.append(prewrite_of(10, value).SerializeToString() + unknown).result(60)
     store(storage, commit_of(10, 20))
     reach(storage, 20)
@@ -138,19 +138,19 @@ def test_heads_of_large_and_small_payloads_are_the_same() -> None:
     for value in (b"x", b"x" * 100_000):
         payload = build.build_prewrite(10, b"key", value).SerializeToString()
         head, normalised = normalise(payload)
-        assert (head, normalised is payload) == (Head(Kind.PREWRITE, 10, 0, b"key"), True)
+        assert (head, normalised is payload) == (Head(EntryKind.PREWRITE, 10, 0, b"key"), True)
 
 
 def test_a_proven_rollback_is_distinguished_from_a_writers() -> None:
     #
     plain = build.build_rollback(build.build_prewrite(10, b"k"))
-    assert parse_head(plain.SerializeToString()).kind is Kind.ROLLBACK
-    assert parse_head(plain.SerializeToString() + PROOF).kind is Kind.PROVEN_ROLLBACK
+    assert parse_head(plain.SerializeToString()).kind is EntryKind.ROLLBACK
+    assert parse_head(plain.SerializeToString() + PROOF).kind is EntryKind.PROVEN_ROLLBACK
     # other readers keep the field
     assert Binlog.FromString(plain.SerializeToString() + PROOF).SerializeToString().endswith(PROOF)
 
 
-def rows_of(block: Block) -> list[tuple[Any, ...]]:
+def rows_of(block: StretchBytes) -> list[tuple[Any, ...]]:
     return list(zip(*(column.tolist() for column in block[1:]), strict=True))
 
 

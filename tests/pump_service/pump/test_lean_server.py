@@ -19,7 +19,7 @@ from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import ConfigError, SourceUnavailable
 from binlake.pump_service.pump.lean_server import LeanServer
 from binlake.pump_service.pump.service import PumpService, State
-from binlake.pump_service.pump.storage import Storage, StorageOptions
+from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
 from binlake.rpc import Channel, HttpResponse, PendingCall, RpcError, Status
 from binlake.wire import blocks, build
 from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite
@@ -34,7 +34,7 @@ class Pump:
     """Storage, service and the lean server."""
 
     def __init__(self, folder: Path, memory_bytes: int = 256 << 20) -> None:
-        self.storage = Storage(folder / "pump", StorageOptions(memory_bytes=memory_bytes))
+        self.storage = PumpStorage(folder / "pump", StorageOptions(memory_bytes=memory_bytes))
         self.service = PumpService(self.storage, CLUSTER_ID, free_bytes_needed=0)
         self.service.state = State.ONLINE
         # The path of pytest's folder may be too long for the name of a Unix socket.
@@ -141,7 +141,7 @@ def test_a_consumer_that_asks_for_blocks_gets_the_same_binlogs(pump: Pump, monke
         assert rows_of(blocks.read_block(next(iter(stream)))) == singly[: len(pulled[0].commit_ts)]
 
 
-def rows_of(block: blocks.Block) -> list[tuple[int, int, bytes]]:
+def rows_of(block: blocks.BinlogBlock) -> list[tuple[int, int, bytes]]:
     ends = [0, *block.ends.tolist()]
     payloads = [bytes(block.data[start:stop]) for start, stop in pairwise(ends)]
     return list(zip(block.commit_ts.tolist(), block.start_ts.tolist(), payloads, strict=True))

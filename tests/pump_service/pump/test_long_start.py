@@ -19,10 +19,10 @@ from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import BinlakeError
 from binlake.pump_service.pump import follower
 from binlake.pump_service.pump.files import Files
-from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.index import PumpIndex
 from binlake.pump_service.pump.server import PumpServer
 from binlake.pump_service.pump.stopping import StartStopped
-from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.storage import PumpStorage
 from binlake.wire import build
 
 
@@ -32,13 +32,13 @@ class Gate:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = threading.Event()
         self.open.set()
-        write = Index.write
+        write = PumpIndex.write
 
-        def gated(index: Index, *args: object, **more: object) -> None:
+        def gated(index: PumpIndex, *args: object, **more: object) -> None:
             assert self.open.wait(120)
             write(index, *args, **more)
 
-        monkeypatch.setattr(Index, "write", gated)
+        monkeypatch.setattr(PumpIndex, "write", gated)
 
 
 def test_the_port_is_open_while_a_lost_index_is_rebuilt(
@@ -82,7 +82,7 @@ def test_the_port_is_open_while_a_lost_index_is_rebuilt(
     again.stop()
 
 
-def fill(storage: Storage, transactions: int, tso: Callable[[], int]) -> None:
+def fill(storage: PumpStorage, transactions: int, tso: Callable[[], int]) -> None:
     for start in [tso() for _ in range(transactions)]:
         store(storage, prewrite(start), commit(start, tso()))
 
@@ -98,15 +98,15 @@ class Stopper:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
         self.ask = lambda: None
         self.writes = 0
-        write = Index.write
+        write = PumpIndex.write
 
-        def counted(index: Index, *args: object, **more: object) -> None:
+        def counted(index: PumpIndex, *args: object, **more: object) -> None:
             self.writes += 1
             if self.writes == at:
                 self.ask()
             write(index, *args, **more)
 
-        monkeypatch.setattr(Index, "write", counted)
+        monkeypatch.setattr(PumpIndex, "write", counted)
 
 
 def test_a_pump_that_rebuilds_its_index_stops_when_asked(
@@ -135,7 +135,7 @@ def test_a_pump_that_rebuilds_its_index_stops_when_asked(
 
 
 def test_a_start_can_be_stopped_in_the_middle_of_a_long_file(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     fill(storage, 50, count(10).__next__)
     storage.close()  # too short a file for a footer
 
@@ -149,8 +149,8 @@ def test_a_start_can_be_stopped_in_the_middle_of_a_long_file(tmp_path: Path) -> 
     shutil.rmtree(tmp_path / "kv")
     files = Asked()
     with pytest.raises(StartStopped):
-        Storage(tmp_path, files=files, stop=lambda: files.reads > 2, recover=False)
-    whole = Storage(tmp_path)
+        PumpStorage(tmp_path, files=files, stop=lambda: files.reads > 2, recover=False)
+    whole = PumpStorage(tmp_path)
     assert len(pulled(whole, 50)) == 50
     whole.close()
 
@@ -158,7 +158,7 @@ def test_a_start_can_be_stopped_in_the_middle_of_a_long_file(tmp_path: Path) -> 
 def test_an_index_that_fails_during_the_rebuild_does_not_delay_a_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     fill(storage, 50, count(10).__next__)
     storage.close()
     shutil.rmtree(tmp_path / "kv")
@@ -169,9 +169,9 @@ def test_an_index_that_fails_during_the_rebuild_does_not_delay_a_stop(
         raise plyvel.IOError("no space")
 
     with monkeypatch.context() as failing:
-        failing.setattr(Index, "write", fail)
+        failing.setattr(PumpIndex, "write", fail)
         with pytest.raises(StartStopped):
-            Storage(tmp_path, stop=asked.is_set)
-    whole = Storage(tmp_path)
+            PumpStorage(tmp_path, stop=asked.is_set)
+    whole = PumpStorage(tmp_path)
     assert len(pulled(whole, 50)) == 50
     whole.close()

@@ -14,20 +14,20 @@ from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import Permanent, WireError
 from binlake.pump_service.pump.metrics import PumpMetrics
 from binlake.pump_service.pump.resolver import NoStatusSource
-from binlake.pump_service.pump.storage import Storage
-from binlake.pump_service.pump.verdict import Verdict
+from binlake.pump_service.pump.storage import PumpStorage
+from binlake.pump_service.pump.verdict import PrewriteVerdict
 from binlake.wire import build
 
 
 @pytest.mark.parametrize("few", [True, False])
 def test_pulls_skip_only_the_given_up_commit(tmp_path: Path, *, few: bool) -> None:
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     more = [] if few else [one for at in range(10, 90, 2) for one in (prewrite(at), commit(at, at + 1))]
     store(storage, *more, commit(100, 150), prewrite(200), commit(200, 250), build.build_fake(300))
     reach(storage, 300)
     with pytest.raises(WireError, match="give-up 100 --commit-ts 150"):
         settled(storage)
-    verdict = Verdict(storage, NoStatusSource(), PumpMetrics())
+    verdict = PrewriteVerdict(storage, NoStatusSource(), PumpMetrics())
     for start_ts, commit_ts, why in (
         (100, 250, "no commit of this transaction"),
         (100, 151, "no commit of this transaction"),
@@ -40,7 +40,7 @@ def test_pulls_skip_only_the_given_up_commit(tmp_path: Path, *, few: bool) -> No
     assert [ts for _, ts, _ in settled(storage)] == expected
     storage.close()
     shutil.rmtree(tmp_path / "kv")
-    storage = Storage(tmp_path)  # neither a restart nor a lost index undoes the decision
+    storage = PumpStorage(tmp_path)  # neither a restart nor a lost index undoes the decision
     reach(storage, 300)
     assert [ts for _, ts, _ in settled(storage)] == expected
     assert storage.lost.commit_ts() == [150]
@@ -48,10 +48,10 @@ def test_pulls_skip_only_the_given_up_commit(tmp_path: Path, *, few: bool) -> No
 
 
 def test_a_given_up_commit_is_pulled_if_its_prewrite_still_arrives(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     store(storage, commit(100, 150), build.build_fake(300))
     reach(storage, 300)
-    Verdict(storage, NoStatusSource(), PumpMetrics()).give_up(100, 150)
+    PrewriteVerdict(storage, NoStatusSource(), PumpMetrics()).give_up(100, 150)
     store(storage, prewrite(100), commit(100, 150))
     until(lambda: storage.index.find_pointer(100) is not None, "the late P is indexed")
     assert [ts for _, ts, _ in settled(storage)] == [150, 300]

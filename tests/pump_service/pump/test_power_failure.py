@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from pump_helpers import commit, plain_rule, prewrite, rollback, settled
 
 from binlake.errors import BinlakeError
-from binlake.pump_service.pump.follower import Follower, parse_entry
+from binlake.pump_service.pump.follower import LogFollower, parse_entry
 from binlake.pump_service.pump.record import Pointer
-from binlake.pump_service.pump.sorter import Entry, Kind
-from binlake.pump_service.pump.storage import Storage, StorageOptions, _encode_end
+from binlake.pump_service.pump.sorter import EntryKind, SorterEntry
+from binlake.pump_service.pump.storage import PumpStorage, StorageOptions, _encode_end
 from binlake.pump_service.pump.vlog import ValueLog
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
@@ -48,7 +48,7 @@ class World:
         self.clock += 1
         return self.clock
 
-    def write(self, storage: Storage, *binlogs: Binlog) -> None:
+    def write(self, storage: PumpStorage, *binlogs: Binlog) -> None:
         """Send all at once, then wait for the answers."""
         answers = []
         for binlog in binlogs:
@@ -59,7 +59,7 @@ class World:
         for answer in answers:
             answer.result(10)
 
-    def step(self, storage: Storage, action: int) -> None:
+    def step(self, storage: PumpStorage, action: int) -> None:
         if action < 5:
             starts = [self.tick() for _ in range(action + 1)]
             self.write(storage, *(prewrite(start, b"v" * (start * 37 % 150)) for start in starts))
@@ -92,7 +92,7 @@ class Facts:
     gc_ts: int
 
 
-def check(storage: Storage, world: World, facts: Facts, *, trust: bool = True) -> None:
+def check(storage: PumpStorage, world: World, facts: Facts, *, trust: bool = True) -> None:
     """Check the result of the recovery."""
     records = list(storage._log.scan_from(Pointer(0, 0)))
     entries = [parse_entry(place, payload) for place, payload in records]
@@ -105,29 +105,29 @@ def check(storage: Storage, world: World, facts: Facts, *, trust: bool = True) -
         lost = parse_entry(Pointer(0, 0), payload)
         assert max(lost.start_ts, lost.commit_ts) <= gc_ts, f"acked and lost: {lost}"
     check_watermark(storage, entries, facts, plain_rule(entries, trust_rollbacks=trust))
-    ended = {entry.start_ts: entry.commit_ts for entry in entries if entry.kind is Kind.COMMIT}
+    ended = {entry.start_ts: entry.commit_ts for entry in entries if entry.kind is EntryKind.COMMIT}
     # At or below gcTS, a P that ended without a C is useless: an interrupted collection may have removed its key.
-    ends = (Kind.PROVEN_ROLLBACK, Kind.ROLLBACK) if trust else (Kind.PROVEN_ROLLBACK,)
+    ends = (EntryKind.PROVEN_ROLLBACK, EntryKind.ROLLBACK) if trust else (EntryKind.PROVEN_ROLLBACK,)
     ended = {entry.start_ts: entry.start_ts for entry in entries if entry.kind in ends} | ended
     for entry in entries:
-        until = ended.get(entry.start_ts, gc_ts + 1) if entry.kind is Kind.PREWRITE else entry.commit_ts
-        if entry.kind not in (Kind.ROLLBACK, Kind.PROVEN_ROLLBACK) and until > gc_ts:
-            ts = entry.start_ts if entry.kind is Kind.PREWRITE else entry.commit_ts
+        until = ended.get(entry.start_ts, gc_ts + 1) if entry.kind is EntryKind.PREWRITE else entry.commit_ts
+        if entry.kind not in (EntryKind.ROLLBACK, EntryKind.PROVEN_ROLLBACK) and until > gc_ts:
+            ts = entry.start_ts if entry.kind is EntryKind.PREWRITE else entry.commit_ts
             assert storage.index.find_pointer(ts) == entry.pointer
-    shown = (Kind.COMMIT, Kind.FAKE)
+    shown = (EntryKind.COMMIT, EntryKind.FAKE)
     expected = [(one.commit_ts, one.start_ts) for one in entries if one.kind in shown]
     assert [(ts, start) for start, ts, _ in settled(storage, gc_ts)] == sorted(
         one for one in expected if gc_ts < one[0] <= storage.watermark
     )
 
 
-def check_watermark(storage: Storage, entries: Sequence[Entry], facts: Facts, plain: int) -> None:
+def check_watermark(storage: PumpStorage, entries: Sequence[SorterEntry], facts: Facts, plain: int) -> None:
     assert storage.watermark >= facts.watermark, "a watermark that was shown does not decrease"
     assert storage.watermark >= plain
     if not storage.index.gc_ts:
         assert storage.watermark == plain
         assert storage.count_unmatched()[0] == len({one.start_ts for one in storage.list_waiting_prewrites()})
-        reported = {one.start_ts for one in entries if one.kind is Kind.ROLLBACK}
+        reported = {one.start_ts for one in entries if one.kind is EntryKind.ROLLBACK}
         assert {one.start_ts for one in storage.list_doubted_prewrites()} == reported & {
             one.start_ts for one in storage.list_waiting_prewrites()
         }
@@ -168,7 +168,7 @@ def test_no_acked_binlog_is_lost_if_the_power_fails_at_any_operation(
         disk = live(world, path, steps, crash_at, chance, options)
         path = tmp_path_factory.mktemp("power")
         facts = disk.restore(path)
-        storage = Storage(path, options)
+        storage = PumpStorage(path, options)
         try:
             check(storage, world, facts, trust=trust)
             ended = {entry.start_ts for entry in storage.list_doubted_prewrites()}
@@ -187,7 +187,7 @@ def live(
     options: StorageOptions = OPTIONS,
 ) -> Disk:
     """One run of a pump; the power fails at operation `crash_at`, or at the end if that comes first."""
-    running: list[Storage] = []
+    running: list[PumpStorage] = []
 
     def facts() -> Facts:
         watermark, gc_ts = (running[0].watermark, running[0].index.gc_ts) if running else (0, 0)
@@ -233,9 +233,9 @@ def test_a_wrong_order_of_writes_is_detected(
 ) -> None:
     # Two rules broken on purpose: the head covers unsynced entries; files are removed before gcTS is durable.
     if mutant == "head":
-        monkeypatch.setattr(Follower, "_index_batch", _take_and_move_head)
+        monkeypatch.setattr(LogFollower, "_index_batch", _take_and_move_head)
     else:
-        monkeypatch.setattr(Storage, "collect", _collect_then_mark)
+        monkeypatch.setattr(PumpStorage, "collect", _collect_then_mark)
     with pytest.raises((AssertionError, BinlakeError)):
         _many_lives(tmp_path_factory)
 
@@ -250,23 +250,23 @@ def _many_lives(tmp_path_factory: pytest.TempPathFactory) -> None:
         disk = live(world, path, steps, chance.randint(20, 120), chance)
         folder = tmp_path_factory.mktemp("mutant")
         facts = disk.restore(folder)
-        storage = Storage(folder, OPTIONS)
+        storage = PumpStorage(folder, OPTIONS)
         try:
             check(storage, world, facts)
         finally:
             storage.close()
 
 
-def _take_and_move_head(self: Follower, batch: list[Entry]) -> bool:
+def _take_and_move_head(self: LogFollower, batch: list[SorterEntry]) -> bool:
     taken = _TAKE(self, batch)
     if batch:
         self._save_checkpoint()
     return taken
 
 
-def _collect_then_mark(self: Storage, gc_ts: int, bound: int) -> None:
+def _collect_then_mark(self: PumpStorage, gc_ts: int, bound: int) -> None:
     self._log.remove([fid for fid, max_ts in self._log.list_old_files() if max_ts <= bound])
     self.index.set_gc_ts(gc_ts)
 
 
-_TAKE = Follower._index_batch
+_TAKE = LogFollower._index_batch

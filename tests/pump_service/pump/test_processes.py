@@ -16,7 +16,7 @@ import psutil
 import pytest
 from pump_helpers import until
 
-from binlake.cluster.placement import EtcdClient, Registry
+from binlake.cluster.placement import EtcdClient, NodeRegistry
 from binlake.pump_service.pd import PlacementDriver
 from binlake.pump_service.pump.command import PumpCommand
 from binlake.pump_service.pump.processes import Supervisor, build_commands
@@ -88,16 +88,16 @@ def pd(tmp_path: Path) -> Iterator[PlacementDriver]:
 
 
 @pytest.fixture
-def registry(pd: PlacementDriver) -> Iterator[Registry]:
+def registry(pd: PlacementDriver) -> Iterator[NodeRegistry]:
     with contextlib.closing(EtcdClient([pd.url])) as client:
-        yield Registry(client)
+        yield NodeRegistry(client)
 
 
-def states(registry: Registry) -> dict[str, str]:
+def states(registry: NodeRegistry) -> dict[str, str]:
     return {pump.node_id: pump.state for pump in registry.list_pumps()}
 
 
-def test_three_real_pumps_one_killed_all_stopped(tmp_path: Path, pd: PlacementDriver, registry: Registry) -> None:
+def test_three_real_pumps_one_killed_all_stopped(tmp_path: Path, pd: PlacementDriver, registry: NodeRegistry) -> None:
     command = [sys.executable, "-m", "binlake.cli", "pump", "--processes", "3", "--restart", "--addr", "127.0.0.1:0"]
     command += ["--data-dir", str(tmp_path / "data"), "--node-id", "p", "--pd-urls", pd.url]
     command += ["--stop-write-at-available-space", "0", "--heartbeat-interval", "0.2"]

@@ -16,9 +16,9 @@ from support.examples import examples
 from binlake.errors import WireError
 from binlake.pump_service.pump import live_feed, pulls
 from binlake.pump_service.pump.lean_server import LeanServer
-from binlake.pump_service.pump.pull import Reader, catch_up
+from binlake.pump_service.pump.pull import StreamReader, catch_up
 from binlake.pump_service.pump.service import PumpService, State
-from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.storage import PumpStorage
 from binlake.rpc import Channel, Limits, RpcError, Status
 from binlake.wire import blocks
 from binlake.wire.pump_pb2 import PullBinlogReq, PullBinlogResp
@@ -35,7 +35,7 @@ class Pump:
     """Storage, service and server."""
 
     def __init__(self, folder: Path) -> None:
-        self.storage = Storage(folder / "pump")
+        self.storage = PumpStorage(folder / "pump")
         self.service = PumpService(self.storage, CLUSTER_ID, free_bytes_needed=0)
         self.service.state = State.ONLINE
         self.server = LeanServer(self.service, "127.0.0.1:0")
@@ -163,18 +163,18 @@ def test_an_error_at_the_tail_ends_only_the_pullers_there(pump: Pump, monkeypatc
     last = pump.write(10)
     clients = [Client(pump, last) for _ in range(3)]
     until(lambda: len(pump.tail._members) == 3, "all pullers are at the tail")
-    read = Reader.read
+    read = StreamReader.read
 
     def broken(*_: object) -> None:
         raise WireError("a record is damaged")
 
-    monkeypatch.setattr(Reader, "read", broken)
+    monkeypatch.setattr(StreamReader, "read", broken)
     last = pump.write(1)
     for client in clients:
         client.join(60)
         assert client.failure is not None
         assert client.failure.status is Status.DATA_LOSS
-    monkeypatch.setattr(Reader, "read", read)
+    monkeypatch.setattr(StreamReader, "read", read)
     again = Client(pump, 0)
     again.last = last
     again.join(60)
@@ -201,7 +201,7 @@ def test_at_the_tail_transactions_that_came_together_are_read_at_once(
 ) -> None:
     # Each read has a cost that all fed pullers share, so a quiet moment must not make the next rounds start with a few
     # rows.
-    reader, index = Reader(pump.storage), pump.storage.index
+    reader, index = StreamReader(pump.storage), pump.storage.index
     batch, reads, last = index.read_batch, list[int](), 0
     monkeypatch.setattr(index, "read_batch", lambda *given: reads.append(1) or batch(*given))
     for count in (300, 1, 100):

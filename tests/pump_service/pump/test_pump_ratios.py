@@ -59,7 +59,7 @@ class Clock:
     def __init__(self) -> None:
         self.next = tso.compose(int(time.time() * 1000)) - (1 << 34)
 
-    def load(self, pump: AttackedPump, writers: int, size: int, seconds: float) -> pump_load.Load:
+    def load(self, pump: AttackedPump, writers: int, size: int, seconds: float) -> pump_load.PumpLoad:
         """Run this many writers in a process that does nothing else; return their results."""
         load = pump_load.run_apart(pump_load.write, pump.address, WRITE, CLUSTER_ID, writers, size, self.next, seconds)
         self.next += 2 * load.calls + 2 * writers

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pump_helpers import VALUE, prewrite, until
 
-from binlake.cluster.placement import EtcdClient, PdClient, Registry
+from binlake.cluster.placement import EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import PumpClient, PumpReader
 from binlake.pump_service.pd import PlacementDriver
 from binlake.wire import build
@@ -40,9 +40,9 @@ def oracle(pd: PlacementDriver) -> Iterator[PdClient]:
 
 
 @pytest.fixture
-def registry(pd: PlacementDriver) -> Iterator[Registry]:
+def registry(pd: PlacementDriver) -> Iterator[NodeRegistry]:
     with contextlib.closing(EtcdClient([pd.url])) as client:
-        yield Registry(client)
+        yield NodeRegistry(client)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def run(tmp_path: Path, pd: PlacementDriver) -> Iterator[Run]:
         process.stdout.close()
 
 
-def states(registry: Registry) -> dict[str, str]:
+def states(registry: NodeRegistry) -> dict[str, str]:
     return {pump.node_id: pump.state for pump in registry.list_pumps()}
 
 
@@ -83,7 +83,7 @@ def write(client: PumpClient, oracle: PdClient, count: int) -> dict[int, str]:
     return written
 
 
-def everything(registry: Registry, cluster_id: int, upto: int) -> dict[int, str]:
+def everything(registry: NodeRegistry, cluster_id: int, upto: int) -> dict[int, str]:
     """Everything that the pumps hold up to `upto`: commit_ts -> pump; each is read until it is proved complete."""
     pulled = {}
     for pump in registry.list_pumps():
@@ -95,7 +95,7 @@ def everything(registry: Registry, cluster_id: int, upto: int) -> dict[int, str]
 
 
 def test_two_pumps_hold_everything_and_an_idle_one_does_not_delay_the_other(
-    run: Run, oracle: PdClient, registry: Registry
+    run: Run, oracle: PdClient, registry: NodeRegistry
 ) -> None:
     # S0-59: the second pump gets nothing for a while, but its watermark still moves.
     run("pump1")
@@ -112,7 +112,7 @@ def test_two_pumps_hold_everything_and_an_idle_one_does_not_delay_the_other(
 
 
 def test_a_killed_pump_restarts_with_its_data_and_takes_over_its_entry(
-    run: Run, oracle: PdClient, registry: Registry
+    run: Run, oracle: PdClient, registry: NodeRegistry
 ) -> None:
     process = run("pump1")
     with PumpClient(registry, oracle.fetch_cluster_id()) as client:
@@ -125,7 +125,7 @@ def test_a_killed_pump_restarts_with_its_data_and_takes_over_its_entry(
     assert everything(registry, oracle.fetch_cluster_id(), oracle.fetch_ts()) == placed
 
 
-def test_sigterm_leaves_it_paused(run: Run, oracle: PdClient, registry: Registry) -> None:
+def test_sigterm_leaves_it_paused(run: Run, oracle: PdClient, registry: NodeRegistry) -> None:
     process = run("pump1")
     before = oracle.fetch_ts()
     until(lambda: registry.list_pumps()[0].max_commit_ts > before, "a heartbeat")

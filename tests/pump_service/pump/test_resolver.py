@@ -20,8 +20,8 @@ from binlake.cluster.source import Absent, Committed, Locked, RolledBack, Status
 from binlake.errors import SourceUnavailable
 from binlake.pump_service.pump.metrics import PumpMetrics
 from binlake.pump_service.pump.resolver import TXN_TIMEOUT_S, NoStatusSource, Resolver
-from binlake.pump_service.pump.storage import Storage, StorageOptions
-from binlake.pump_service.pump.verdict import Verdict
+from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
+from binlake.pump_service.pump.verdict import PrewriteVerdict
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
 
@@ -57,14 +57,14 @@ def status_port() -> Iterator[tuple[str, dict[str, str], list[str]]]:
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Iterator[Storage]:
-    opened = Storage(tmp_path)
+def storage(tmp_path: Path) -> Iterator[PumpStorage]:
+    opened = PumpStorage(tmp_path)
     yield opened
     opened.close()
 
 
 def test_orphans_are_resolved_by_the_answers_of_the_status_port(
-    storage: Storage, status_port: tuple[str, dict[str, str], list[str]]
+    storage: PumpStorage, status_port: tuple[str, dict[str, str], list[str]]
 ) -> None:
     # S0-49, R-07
     url, answers, asked = status_port
@@ -98,7 +98,7 @@ def test_orphans_are_resolved_by_the_answers_of_the_status_port(
     source.close()
 
 
-def test_without_a_source_to_ask_a_prewrite_blocks_and_the_reason_is_shown(storage: Storage) -> None:
+def test_without_a_source_to_ask_a_prewrite_blocks_and_the_reason_is_shown(storage: PumpStorage) -> None:
     resolver = Resolver(storage, NoStatusSource())
     store(storage, prewrite(100))
     until(lambda: storage.count_unmatched() == (1, 100), "it waits")
@@ -124,9 +124,9 @@ class Answers:
 
 
 @pytest.fixture
-def doubting(tmp_path: Path) -> Iterator[Storage]:
+def doubting(tmp_path: Path) -> Iterator[PumpStorage]:
     """A storage that does not trust a writer's R."""
-    opened = Storage(tmp_path / "doubting", StorageOptions(trust_rollbacks=False))
+    opened = PumpStorage(tmp_path / "doubting", StorageOptions(trust_rollbacks=False))
     yield opened
     opened.close()
 
@@ -141,7 +141,7 @@ def ask_until(resolver: Resolver, condition: Callable[[], bool], what: str) -> N
     until(look, what, 300)
 
 
-def test_a_false_rollback_loses_nothing(doubting: Storage) -> None:
+def test_a_false_rollback_loses_nothing(doubting: PumpStorage) -> None:
     # R-07: TiDB sends an R after an undetermined commit, too. 100 is committed, 200 is rolled back.
     source = Answers({100: Committed(500), 200: RolledBack()})
     resolver = Resolver(doubting, source)
@@ -156,7 +156,7 @@ def test_a_false_rollback_loses_nothing(doubting: Storage) -> None:
     assert (counters.committed, counters.rolled_back, counters.contradicted, counters.queries) == (1, 1, 1, 2)
 
 
-def test_a_rollback_waits_until_it_is_proved_and_the_reason_is_shown(doubting: Storage) -> None:
+def test_a_rollback_waits_until_it_is_proved_and_the_reason_is_shown(doubting: PumpStorage) -> None:
     # R-07: locked, unknown and unreachable prove nothing.
     source = Answers({})
     resolver = Resolver(doubting, source)
@@ -193,7 +193,7 @@ def absent_s(monkeypatch: pytest.MonkeyPatch) -> float:
     return 0.05
 
 
-def test_a_young_rollback_is_proved_when_the_source_twice_has_no_record(doubting: Storage, absent_s: float) -> None:
+def test_a_young_rollback_is_proved_when_the_source_twice_has_no_record(doubting: PumpStorage, absent_s: float) -> None:
     # R-07: an unprotected rollback leaves no record for long, and a commit would have left one.
     young, silent = tso.compose(1_000_000), tso.compose(1_000_001)
     source = Answers({young: Absent(), silent: Absent()})
@@ -218,7 +218,7 @@ def test_a_young_rollback_is_proved_when_the_source_twice_has_no_record(doubting
 @pytest.mark.long
 @pytest.mark.parametrize("case", ["old", "no clock", "clock is down", "not sure", "a lock between"])
 @pytest.mark.usefixtures("absent_s")
-def test_absence_alone_proves_nothing(doubting: Storage, case: str) -> None:
+def test_absence_alone_proves_nothing(doubting: PumpStorage, case: str) -> None:
     # R-07: a commit record of an old transaction may have been collected, and an uninformative answer is not an
     # absence.
     start = tso.compose(1_000_000)
@@ -260,7 +260,7 @@ def test_only_an_answer_about_the_key_shows_that_it_has_no_record(body: str, abs
     assert isinstance(status, Absent) is absent
 
 
-def test_questions_about_one_rollback_become_rarer(doubting: Storage) -> None:
+def test_questions_about_one_rollback_become_rarer(doubting: PumpStorage) -> None:
     source = Answers({100: Unknown("no record")})
     resolver = Resolver(doubting, source)
     store(doubting, prewrite(100), rollback(100))
@@ -273,7 +273,7 @@ def test_questions_about_one_rollback_become_rarer(doubting: Storage) -> None:
 def test_proofs_and_doubts_survive_a_restart_and_a_lost_index(tmp_path: Path) -> None:
     # R-07: the source forgets (TiKV keeps rollbacks for minutes), so a proved outcome is not asked about again.
     options = StorageOptions(trust_rollbacks=False)
-    storage = Storage(tmp_path, options)
+    storage = PumpStorage(tmp_path, options)
     store(storage, prewrite(100), rollback(100), prewrite(200), rollback(200), build.build_fake(300))
     resolver = Resolver(storage, Answers({100: RolledBack(), 200: Unknown("no record")}))
     ask_until(
@@ -283,23 +283,23 @@ def test_proofs_and_doubts_survive_a_restart_and_a_lost_index(tmp_path: Path) ->
     for lost in (False, True):
         if lost:
             shutil.rmtree(tmp_path / "kv")
-        storage = Storage(tmp_path, options)
+        storage = PumpStorage(tmp_path, options)
         assert [entry.start_ts for entry in storage.list_doubted_prewrites()] == [200]
         storage.close()
-    storage = Storage(tmp_path)  # without a source, an R is trusted
+    storage = PumpStorage(tmp_path)  # without a source, an R is trusted
     reach(storage, 300)
     assert storage.count_unmatched() == (0, 0)
     storage.close()
 
 
-def test_a_commit_ends_a_doubt(doubting: Storage) -> None:
+def test_a_commit_ends_a_doubt(doubting: PumpStorage) -> None:
     store(doubting, prewrite(100), rollback(100), commit(100, 150))
     reach(doubting, 150)
     assert (doubting.list_doubted_prewrites(), doubting.counters.late_commits) == ([], 0)
     assert [ts for _, ts, _ in settled(doubting)] == [150]
 
 
-def test_age_is_measured_by_timestamps_and_no_prewrite_is_discarded(storage: Storage) -> None:
+def test_age_is_measured_by_timestamps_and_no_prewrite_is_discarded(storage: PumpStorage) -> None:
     # S0-51, U-08: after the timeout a prewrite is reported as overdue; only a proof ends it.
     assert TXN_TIMEOUT_S == 600
     begin = tso.compose(1_000_000)
@@ -322,7 +322,7 @@ def test_age_is_measured_by_timestamps_and_no_prewrite_is_discarded(storage: Sto
     reach(storage, tso.compose(1_003_000))
 
 
-def test_many_rollbacks_are_verified_at_once(doubting: Storage) -> None:
+def test_many_rollbacks_are_verified_at_once(doubting: PumpStorage) -> None:
     # R are common (1 to 15 % of transactions), so they must not stop the watermark for long.
     starts = range(1000, 4000, 3)
     source = Answers({start: RolledBack() for start in starts})
@@ -337,7 +337,7 @@ def test_many_rollbacks_are_verified_at_once(doubting: Storage) -> None:
 
 
 def test_a_proved_outcome_is_not_asked_about_again_before_the_sorter_reads_it(
-    doubting: Storage, monkeypatch: pytest.MonkeyPatch
+    doubting: PumpStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Such a P was stored, and counted, again in each round.
     resolver = Resolver(doubting, Answers({100: RolledBack()}))
@@ -357,9 +357,9 @@ def test_a_proved_outcome_is_not_asked_about_again_before_the_sorter_reads_it(
     resolver.close()
 
 
-def test_a_decision_by_command_is_a_proof(doubting: Storage) -> None:
+def test_a_decision_by_command_is_a_proof(doubting: PumpStorage) -> None:
     # R-07: if no source knows the outcome, an operator decides, also about a P whose R nobody can prove.
-    verdict = Verdict(doubting, Answers({100: Unknown("collected"), 200: Unknown("collected")}), PumpMetrics())
+    verdict = PrewriteVerdict(doubting, Answers({100: Unknown("collected"), 200: Unknown("collected")}), PumpMetrics())
     store(doubting, prewrite(100), rollback(100), prewrite(200), rollback(200), build.build_fake(300))
     until(lambda: len(doubting.list_doubted_prewrites()) == 2, "both wait")
     verdict.decide(100, 0)

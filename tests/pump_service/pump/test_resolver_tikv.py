@@ -23,8 +23,8 @@ from binlake.pump_service.pump.config import PumpConfig
 from binlake.pump_service.pump.metrics import PumpMetrics
 from binlake.pump_service.pump.resolver import NoStatusSource, Resolver
 from binlake.pump_service.pump.server import PumpServer
-from binlake.pump_service.pump.storage import Storage, StorageOptions
-from binlake.pump_service.pump.verdict import Verdict
+from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
+from binlake.pump_service.pump.verdict import PrewriteVerdict
 from binlake.wire import build
 
 BEGIN_S = 1_000_000
@@ -41,7 +41,7 @@ class World:
     """A storage, a TiKV and the clock that they share."""
 
     def __init__(self, folder: Path) -> None:
-        self.storage = Storage(folder, StorageOptions(trust_rollbacks=False))
+        self.storage = PumpStorage(folder, StorageOptions(trust_rollbacks=False))
         self.tikv = FakeTikv(safe_point=START - 1)
         self.age_s = 1.0
         self.resolver = self.resolve()
@@ -232,7 +232,7 @@ def test_a_decision_by_command_asks_tikv_without_changing_it(world: World) -> No
     assert world.tikv.writes == {}
     world.tikv.writes[KEY] = [Write(START, START + 9)]
     with pytest.raises(Exception, match="committed at"):
-        Verdict(world.storage, asking, PumpMetrics()).decide(START, 0)
+        PrewriteVerdict(world.storage, asking, PumpMetrics()).decide(START, 0)
 
 
 def test_the_blocking_prewrite_is_shown_with_its_key_table_and_age(world: World) -> None:

@@ -8,7 +8,7 @@ import plyvel
 import pytest
 
 from binlake.errors import Permanent
-from binlake.pump_service.pump.index import Index, encode_ts_key
+from binlake.pump_service.pump.index import PumpIndex, encode_ts_key
 
 KEYS = 20_000
 
@@ -24,7 +24,7 @@ def test_a_damaged_block_is_reported_with_a_hint(tmp_path: Path) -> None:
         data = bytearray(table.read_bytes())
         data[100 : len(data) // 2] = bytes(len(data) // 2 - 100)
         table.write_bytes(data)
-    index = Index(folder)
+    index = PumpIndex(folder)
     try:
         with pytest.raises(Permanent, match="index is damaged") as caught:
             index.read_batch(0, KEYS, KEYS)

@@ -14,7 +14,7 @@ from binlake import tso
 from binlake.errors import Permanent
 from binlake.pump_service.pd import PlacementDriver
 from binlake.pump_service.pump.set_aside import find_above, set_aside
-from binlake.pump_service.pump.storage import Storage, StorageOptions
+from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
 
@@ -23,7 +23,7 @@ FAR = tso.compose(4_000_000_000_000)
 
 def filled(folder: Path, now: int, *future: Binlog, segment_bytes: int = 300) -> list[int]:
     """A pump's directory with two transactions and binlogs from the future; returns their commit_ts."""
-    storage = Storage(folder, StorageOptions(segment_bytes=segment_bytes))
+    storage = PumpStorage(folder, StorageOptions(segment_bytes=segment_bytes))
     store(storage, prewrite(now + 1), commit(now + 1, now + 2), *future, prewrite(now + 3), commit(now + 3, now + 4))
     storage.close()
     return [now + 2, now + 4]
@@ -46,7 +46,7 @@ def test_binlogs_from_the_future_are_moved_out_and_all_others_stay(
     now = tso.compose(1_795_000_000_000)
     kept = filled(tmp_path, now, *future, segment_bytes=segment_bytes)
     assert [one.payload for one in find_above(tmp_path, now + 100)] == [one.SerializeToString() for one in future]
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     assert storage.max_ts >= FAR - 9, "listing changes nothing"
     with pytest.raises(Permanent, match="another process holds the data directory"):
         set_aside(tmp_path, now + 100)
@@ -56,7 +56,7 @@ def test_binlogs_from_the_future_are_moved_out_and_all_others_stay(
         one.SerializeToString() for one in future
     )
     for _ in range(2):  # with a rebuilt index, and with the present one
-        storage = Storage(tmp_path)
+        storage = PumpStorage(tmp_path)
         assert (storage.watermark, storage.max_ts) == (kept[-1], kept[-1])
         assert [commit_ts for _, commit_ts, _ in settled(storage)] == kept
         assert storage.count_unmatched() == (0, 0)
@@ -69,7 +69,7 @@ def test_a_commit_that_is_set_aside_leaves_its_transaction_open(tmp_path: Path) 
     filled(tmp_path, now, prewrite(now), commit(now, FAR))
     (one,) = set_aside(tmp_path, now + 100)
     assert (one.kind, one.start_ts, one.commit_ts) == ("commit", now, FAR)
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     assert [entry.start_ts for entry in storage.list_waiting_prewrites()] == [now], (
         "the P waits until the source is asked"
     )

@@ -10,28 +10,28 @@ from hypothesis import strategies as st
 from pump_helpers import plain_rule
 
 from binlake.pump_service.pump.record import Pointer
-from binlake.pump_service.pump.sorter import Entry, Kind, Outcome, Sorter
+from binlake.pump_service.pump.sorter import EntryKind, PushOutcome, Sorter, SorterEntry
 
 AT = Pointer(0, 0)
 
 
-def p(start_ts: int) -> Entry:
-    return Entry(Kind.PREWRITE, start_ts, 0, AT, b"k")
+def p(start_ts: int) -> SorterEntry:
+    return SorterEntry(EntryKind.PREWRITE, start_ts, 0, AT, b"k")
 
 
-def c(start_ts: int, commit_ts: int) -> Entry:
-    return Entry(Kind.COMMIT, start_ts, commit_ts, AT)
+def c(start_ts: int, commit_ts: int) -> SorterEntry:
+    return SorterEntry(EntryKind.COMMIT, start_ts, commit_ts, AT)
 
 
-def r(start_ts: int) -> Entry:
-    return Entry(Kind.ROLLBACK, start_ts, 0, AT)
+def r(start_ts: int) -> SorterEntry:
+    return SorterEntry(EntryKind.ROLLBACK, start_ts, 0, AT)
 
 
-def fake(ts: int) -> Entry:
-    return Entry(Kind.FAKE, ts, ts, AT)
+def fake(ts: int) -> SorterEntry:
+    return SorterEntry(EntryKind.FAKE, ts, ts, AT)
 
 
-def fed(*entries: Entry) -> Sorter:
+def fed(*entries: SorterEntry) -> Sorter:
     sorter = Sorter()
     for entry in entries:
         sorter.push(entry)
@@ -59,22 +59,22 @@ def test_a_rollback_frees_what_its_prewrite_blocked() -> None:
 def test_doubles_of_a_prewrite_are_matched_together_and_a_double_commit_is_reported() -> None:
     sorter = fed(p(10), p(10), c(10, 12))
     assert (sorter.max_ts, len(sorter)) == (12, 0)
-    assert sorter.push(c(10, 12)) is Outcome.UNMATCHED
+    assert sorter.push(c(10, 12)) is PushOutcome.UNMATCHED
 
 
 def test_a_commit_ts_fetched_before_the_ack_of_its_prewrite_is_reported() -> None:
     # R-09: the client prefetched 12; a fake above it was logged first.
     sorter = fed(fake(15), p(10))
-    assert sorter.push(c(10, 12)) is Outcome.TOO_EARLY
-    assert fed(fake(12), p(10)).push(c(10, 12)) is Outcome.TOO_EARLY
+    assert sorter.push(c(10, 12)) is PushOutcome.TOO_EARLY
+    assert fed(fake(12), p(10)).push(c(10, 12)) is PushOutcome.TOO_EARLY
     sorter = fed(fake(11), p(10))
-    assert sorter.push(c(10, 12)) is Outcome.TAKEN
+    assert sorter.push(c(10, 12)) is PushOutcome.TAKEN
 
 
 def test_the_handle_is_the_record_that_raised_the_watermark() -> None:
     sorter = Sorter()
     for offset, entry in enumerate([p(1), c(1, 5), p(2), c(2, 4), p(3), fake(9)]):
-        sorter.push(Entry(entry.kind, entry.start_ts, entry.commit_ts, Pointer(0, offset)))
+        sorter.push(SorterEntry(entry.kind, entry.start_ts, entry.commit_ts, Pointer(0, offset)))
     assert (sorter.max_ts, sorter.handle) == (5, Pointer(0, 1))
 
 
@@ -86,24 +86,24 @@ def test_waiting_prewrites_come_in_log_order() -> None:
 
 def test_the_first_record_of_equal_timestamps_is_the_handle() -> None:
     sorter = Sorter()
-    outcomes = [sorter.push(Entry(Kind.FAKE, 9, 9, Pointer(0, offset))) for offset in range(3)]
-    assert outcomes == [Outcome.TAKEN] * 3
+    outcomes = [sorter.push(SorterEntry(EntryKind.FAKE, 9, 9, Pointer(0, offset))) for offset in range(3)]
+    assert outcomes == [PushOutcome.TAKEN] * 3
     assert (sorter.max_ts, sorter.handle) == (9, Pointer(0, 0))
     # This also holds when a prewrite between them ends.
     sorter = Sorter()
     for offset, entry in enumerate([fake(9), p(5), fake(9), r(5)]):
-        sorter.push(Entry(entry.kind, entry.start_ts, entry.commit_ts, Pointer(0, offset)))
+        sorter.push(SorterEntry(entry.kind, entry.start_ts, entry.commit_ts, Pointer(0, offset)))
     assert (sorter.max_ts, sorter.handle, len(sorter)) == (9, Pointer(0, 0), 0)
     # An empty cluster begins at 0, and its least commit_ts is above that.
-    assert fed(p(1)).push(c(1, 1)) is Outcome.TAKEN
-    assert Sorter().push(p(1)) is Outcome.TAKEN
+    assert fed(p(1)).push(c(1, 1)) is PushOutcome.TAKEN
+    assert Sorter().push(p(1)) is PushOutcome.TAKEN
 
 
 def test_a_file_is_needed_up_to_the_greatest_commit_of_its_prewrites_until_it_is_removed() -> None:
     sorter = Sorter()
     ends = [(1, 3, 20), (2, 3, 10), (3, 4, 1), (4, 3, 20)]
     for start_ts, fid, commit_ts in ends:
-        sorter.push(Entry(Kind.PREWRITE, start_ts, 0, Pointer(fid, start_ts), b"k"))
+        sorter.push(SorterEntry(EntryKind.PREWRITE, start_ts, 0, Pointer(fid, start_ts), b"k"))
         assert sorter.list_blocking_files() == {fid}
         sorter.push(c(start_ts, commit_ts))
     assert [sorter.look_up_needed_ts(fid) for fid in (3, 4, 5)] == [20, 1, 0]
@@ -114,7 +114,7 @@ def test_a_file_is_needed_up_to_the_greatest_commit_of_its_prewrites_until_it_is
     assert [sorter.look_up_needed_ts(fid) for fid in (3, 4, 5)] == [0, 1, 0]
 
 
-def doubting(*entries: Entry) -> Sorter:
+def doubting(*entries: SorterEntry) -> Sorter:
     """A sorter that does not trust an R."""
     sorter = Sorter(trust_rollbacks=False)
     for entry in entries:
@@ -127,10 +127,10 @@ def test_reported_rollbacks_are_listed_in_the_order_of_the_reports_until_they_ar
     assert [entry.start_ts for entry in sorter.list_doubted_prewrites()] == [20, 10]
     assert [entry.start_ts for entry in sorter.list_doubted_prewrites(1)] == [20]
     assert sorter.find_oldest_waiting() == 10
-    assert sorter.push(r(30)) is Outcome.DOUBTED
-    assert sorter.push(r(40)) is Outcome.UNMATCHED
+    assert sorter.push(r(30)) is PushOutcome.DOUBTED
+    assert sorter.push(r(40)) is PushOutcome.UNMATCHED
     for start_ts in (10, 20, 30):
-        assert sorter.push(Entry(Kind.PROVEN_ROLLBACK, start_ts, 0, AT)) is Outcome.TAKEN
+        assert sorter.push(SorterEntry(EntryKind.PROVEN_ROLLBACK, start_ts, 0, AT)) is PushOutcome.TAKEN
     assert (sorter.list_doubted_prewrites(), len(sorter), sorter.find_oldest_waiting()) == ([], 0, 0)
 
 
@@ -146,7 +146,7 @@ entries = st.lists(
 
 
 @given(entries)
-def test_watermark_equals_that_of_the_plain_rule_for_any_log(log: list[Entry]) -> None:
+def test_watermark_equals_that_of_the_plain_rule_for_any_log(log: list[SorterEntry]) -> None:
     assert fed(*log).max_ts == plain_rule(log)
 
 
@@ -165,17 +165,17 @@ def state(sorter: Sorter) -> tuple[object, ...]:
     )
 
 
-def with_positions(log: list[Entry]) -> list[Entry]:
+def with_positions(log: list[SorterEntry]) -> list[SorterEntry]:
     """The entries with their own positions and keys."""
     return [
-        Entry(one.kind, one.start_ts, one.commit_ts, Pointer(n % 9, n * 7), b"k" * n if one.key else b"")
+        SorterEntry(one.kind, one.start_ts, one.commit_ts, Pointer(n % 9, n * 7), b"k" * n if one.key else b"")
         for n, one in enumerate(log)
     ]
 
 
 @given(entries, entries, st.booleans())
 def test_a_sorter_loaded_from_its_dump_continues_unchanged(
-    before: list[Entry], after: list[Entry], trust: bool
+    before: list[SorterEntry], after: list[SorterEntry], trust: bool
 ) -> None:
     log = with_positions([*before, *after])
     one = Sorter(trust_rollbacks=trust)
@@ -191,18 +191,18 @@ def test_a_sorter_loaded_from_its_dump_continues_unchanged(
 def test_a_reported_rollback_is_in_the_dump() -> None:  # R-07
     sorter = Sorter.load(doubting(p(10), p(20), r(20)).dump(), trust_rollbacks=False)
     assert [entry.start_ts for entry in sorter.list_doubted_prewrites()] == [20]
-    assert (len(sorter), sorter.push(Entry(Kind.PROVEN_ROLLBACK, 20, 0, AT))) == (2, Outcome.TAKEN)
+    assert (len(sorter), sorter.push(SorterEntry(EntryKind.PROVEN_ROLLBACK, 20, 0, AT))) == (2, PushOutcome.TAKEN)
     assert (len(sorter), sorter.list_doubted_prewrites()) == (1, [])
 
 
 @given(entries)
-def test_loading_a_dump_releases_doubts_if_rollbacks_are_trusted_now(drawn: list[Entry]) -> None:
+def test_loading_a_dump_releases_doubts_if_rollbacks_are_trusted_now(drawn: list[SorterEntry]) -> None:
     # A P that is logged again after its R waits anew; a P that repeats a doubted one is a double of it.
     ended: set[int] = set()
     log = []
     for entry in with_positions(drawn):
-        ended |= {entry.start_ts} if entry.kind is Kind.ROLLBACK else set()
-        if entry.kind is not Kind.PREWRITE or entry.start_ts not in ended:
+        ended |= {entry.start_ts} if entry.kind is EntryKind.ROLLBACK else set()
+        if entry.kind is not EntryKind.PREWRITE or entry.start_ts not in ended:
             log.append(entry)
     doubted, trusted = Sorter(trust_rollbacks=False), Sorter()
     for entry in log:
@@ -232,9 +232,9 @@ transactions = st.lists(
 )
 
 
-def run_cluster(transactions: Sequence[Transaction], prefetch: int) -> list[Entry]:
+def run_cluster(transactions: Sequence[Transaction], prefetch: int) -> list[SorterEntry]:
     """The log of a cluster: one clock, P logged before its commit_ts is fetched (less `prefetch`), fakes in between."""
-    events: list[tuple[int, int, Entry]] = []
+    events: list[tuple[int, int, SorterEntry]] = []
     for number, txn in enumerate(transactions):
         start = txn.begin * 100 + number
         logged = start + txn.prewrite * 100
@@ -253,11 +253,11 @@ def test_no_transaction_ever_appears_at_or_below_a_watermark_already_shown(trans
     sorter = Sorter()
     for entry in log:
         before = sorter.max_ts
-        assert sorter.push(entry) is not Outcome.TOO_EARLY
-        if entry.kind is Kind.COMMIT:
+        assert sorter.push(entry) is not PushOutcome.TOO_EARLY
+        if entry.kind is EntryKind.COMMIT:
             assert entry.commit_ts > before, "the watermark passed a commit that was still to come"
-    ended = {entry.start_ts for entry in log if entry.kind in (Kind.COMMIT, Kind.ROLLBACK)}
-    assert len(sorter) == sum(entry.kind is Kind.PREWRITE and entry.start_ts not in ended for entry in log)
+    ended = {entry.start_ts for entry in log if entry.kind in (EntryKind.COMMIT, EntryKind.ROLLBACK)}
+    assert len(sorter) == sum(entry.kind is EntryKind.PREWRITE and entry.start_ts not in ended for entry in log)
 
 
 @given(transactions, st.integers(100, 3000))
@@ -270,8 +270,8 @@ def test_a_prefetching_client_is_detected_if_the_watermark_passed_its_commit(
     for entry in log:
         before = sorter.max_ts
         outcome = sorter.push(entry)
-        if entry.kind is Kind.COMMIT and outcome is Outcome.TOO_EARLY:
+        if entry.kind is EntryKind.COMMIT and outcome is PushOutcome.TOO_EARLY:
             caught.add(entry.start_ts)
-        if entry.kind is Kind.COMMIT and entry.commit_ts <= before:
+        if entry.kind is EntryKind.COMMIT and entry.commit_ts <= before:
             passed.add(entry.start_ts)
     assert passed <= caught

@@ -11,22 +11,22 @@ import pytest
 from pump_cluster import MemoryCluster
 from pump_helpers import until
 
-from binlake.cluster.placement import EtcdClient, NodeStatus, Registry
+from binlake.cluster.placement import EtcdClient, NodeRegistry, NodeStatus
 from binlake.errors import Fenced, Permanent, WireError
 from binlake.pump_service.pump.config import PumpConfig
 from binlake.pump_service.pump.server import PumpServer
 
 
 @pytest.fixture
-def registry(etcd: EtcdClient) -> Registry:
-    return Registry(etcd)
+def registry(etcd: EtcdClient) -> NodeRegistry:
+    return NodeRegistry(etcd)
 
 
 Start = Callable[[str], PumpServer]
 
 
 @pytest.fixture
-def start(tmp_path: Path, registry: Registry) -> Iterator[Start]:
+def start(tmp_path: Path, registry: NodeRegistry) -> Iterator[Start]:
     running: list[PumpServer] = []
     cluster = MemoryCluster()
 
@@ -45,7 +45,7 @@ def start(tmp_path: Path, registry: Registry) -> Iterator[Start]:
         pump.stop()
 
 
-def test_the_entry_follows_the_pump_and_a_rival_is_refused(start: Start, registry: Registry) -> None:
+def test_the_entry_follows_the_pump_and_a_rival_is_refused(start: Start, registry: NodeRegistry) -> None:
     # S0-35, S0-37
     pump = start("one")
     first = registry.find_pump("pump1")
@@ -60,7 +60,7 @@ def test_the_entry_follows_the_pump_and_a_rival_is_refused(start: Start, registr
     assert registry.list_pumps()[0].state == "paused"
 
 
-def test_a_closing_pump_leaves_after_its_consumer(start: Start, registry: Registry) -> None:
+def test_a_closing_pump_leaves_after_its_consumer(start: Start, registry: NodeRegistry) -> None:
     # S0-33, R-05
     pump = start("one")
     registry.publish_drainer("binlake-x", 5)
@@ -83,7 +83,7 @@ def test_a_closing_pump_leaves_after_its_consumer(start: Start, registry: Regist
     assert (status.state, status.max_commit_ts) == ("offline", held[-1])
 
 
-def test_a_pump_that_lost_its_node_id_ends(start: Start, registry: Registry) -> None:
+def test_a_pump_that_lost_its_node_id_ends(start: Start, registry: NodeRegistry) -> None:
     pump = start("one")
     taken = NodeStatus("pump1", "10.9.9.9:1", "online")
     registry.put_pump(taken)
@@ -92,7 +92,7 @@ def test_a_pump_that_lost_its_node_id_ends(start: Start, registry: Registry) -> 
     assert registry.list_pumps() == [taken]
 
 
-def test_a_guarded_write_fails_after_any_other_write(registry: Registry) -> None:
+def test_a_guarded_write_fails_after_any_other_write(registry: NodeRegistry) -> None:
     mine = NodeStatus("pump1", "h:1", "online")
     revision = registry.write_pump(mine, 0)
     assert revision
@@ -111,7 +111,7 @@ def test_a_guarded_write_fails_after_any_other_write(registry: Registry) -> None
 @pytest.mark.parametrize(
     "value", [NodeStatus("odd", "10.9.9.9:1", "paused").to_json(), b"\xff{"], ids=["entry", "dirt"]
 )
-def test_an_unreadable_key_under_pumps_does_not_stop_a_pump(start: Start, registry: Registry, value: bytes) -> None:
+def test_an_unreadable_key_under_pumps_does_not_stop_a_pump(start: Start, registry: NodeRegistry, value: bytes) -> None:
     registry._etcd.put(b"/tidb-binlog/v1/pumps/\xff\xfe", value)
     pump = start("one")
     assert pump.service.state == "online"

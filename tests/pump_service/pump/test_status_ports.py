@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from binlake.cluster.placement import EtcdClient, PdClient, Registry
+from binlake.cluster.placement import EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.source import TidbSource
 from binlake.errors import SourceUnavailable
 from binlake.pump_service.pd import PlacementDriver
@@ -41,7 +41,7 @@ def test_two_clusters_are_not_asked_until_they_are_one(pd: PlacementDriver, monk
         closing(TidbSource(clock, [one.url, same.url])) as right,
         closing(TidbSource(clock, [one.url, other.url])) as wrong,
     ):  # fmt: skip
-        registry = Registry(etcd)
+        registry = NodeRegistry(etcd)
         OwnSource(right, registry, clock).fetch_transaction_status(7, b"key")
         asked = OwnSource(wrong, registry, clock)
         with pytest.raises(SourceUnavailable, match="belong to two TiDB clusters") as refused:

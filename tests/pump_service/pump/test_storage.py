@@ -13,7 +13,7 @@ from support.pump_calls import pull
 
 from binlake.errors import LostRange, Transient, WireError
 from binlake.pump_service.pump.record import RECORD, Pointer
-from binlake.pump_service.pump.storage import Storage, StorageOptions
+from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 
@@ -22,12 +22,12 @@ FIXTURE = Path(__file__).parents[2] / "fixtures" / "wire" / "pump-data.tar.gz"
 
 @pytest.fixture
 def storage(tmp_path: Path):
-    opened = Storage(tmp_path / "pump")
+    opened = PumpStorage(tmp_path / "pump")
     yield opened
     opened.close()
 
 
-def test_a_transaction_is_two_records_and_a_rolled_back_one_yields_nothing(storage: Storage) -> None:
+def test_a_transaction_is_two_records_and_a_rolled_back_one_yields_nothing(storage: PumpStorage) -> None:
     # S0-12
     store(storage, prewrite(10), commit(10, 11), prewrite(20), rollback(20), prewrite(30), commit(30, 31))
     reach(storage, 31)
@@ -36,7 +36,7 @@ def test_a_transaction_is_two_records_and_a_rolled_back_one_yields_nothing(stora
     assert [(start, ts) for start, ts, _ in settled(storage)] == [(10, 11), (30, 31)]
 
 
-def test_fields_of_the_prewrite_replace_those_of_the_commit(storage: Storage) -> None:
+def test_fields_of_the_prewrite_replace_those_of_the_commit(storage: PumpStorage) -> None:
     # S0-14: readers tolerate these fields on C, and use P's.
     first, second = (
         prewrite(10),
@@ -54,14 +54,14 @@ def test_fields_of_the_prewrite_replace_those_of_the_commit(storage: Storage) ->
     assert not ddl.HasField("prewrite_value")
 
 
-def test_transactions_are_ordered_by_commit_ts_alone(storage: Storage) -> None:
+def test_transactions_are_ordered_by_commit_ts_alone(storage: PumpStorage) -> None:
     # S0-17: neither start_ts nor arrival.
     store(storage, prewrite(10), prewrite(20), commit(10, 40), commit(20, 30))
     reach(storage, 40)
     assert [ts for _, ts, _ in settled(storage)] == [30, 40]
 
 
-def test_nothing_beyond_an_unmatched_prewrite_is_released(storage: Storage) -> None:
+def test_nothing_beyond_an_unmatched_prewrite_is_released(storage: PumpStorage) -> None:
     # S0-49
     store(storage, prewrite(10), prewrite(20), commit(20, 30))
     until(lambda: storage.count_unmatched() == (1, 10), "P20 matched")
@@ -72,7 +72,7 @@ def test_nothing_beyond_an_unmatched_prewrite_is_released(storage: Storage) -> N
     assert [ts for _, ts, _ in pulled(storage, 1, after_ts=25)] == [30]  # exclusive
 
 
-def test_an_immediate_failure_is_raised_by_the_future(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_immediate_failure_is_raised_by_the_future(storage: PumpStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     # Found by the soak: a full disk failed before the future was ready for that, which ended the caller's thread.
     monkeypatch.setattr(storage._commit, "put", lambda item: item.done(Transient("the disk is full")))
     with pytest.raises(Transient, match="full"):
@@ -81,12 +81,12 @@ def test_an_immediate_failure_is_raised_by_the_future(storage: Storage, monkeypa
     storage.append(prewrite(1).SerializeToString()).result(60)
 
 
-def test_fakes_go_out_as_stored(storage: Storage) -> None:
+def test_fakes_go_out_as_stored(storage: PumpStorage) -> None:
     store(storage, build.build_fake(50))
     assert pulled(storage, 1) == [(50, 50, build.build_fake(50).SerializeToString())]
 
 
-def test_a_waiting_pull_gets_a_new_transaction_at_once(storage: Storage) -> None:
+def test_a_waiting_pull_gets_a_new_transaction_at_once(storage: PumpStorage) -> None:
     pulled_ts: list[int] = []
     reader = threading.Thread(target=lambda: pulled_ts.extend(ts for _, ts, _ in pulled(storage, 2)))
     reader.start()
@@ -99,7 +99,7 @@ def test_a_waiting_pull_gets_a_new_transaction_at_once(storage: Storage) -> None
 
 def test_the_index_has_the_originals_keys(tmp_path: Path) -> None:
     # S0-47: read with plain plyvel after a stop; the pointer leads to the payload in the data file.
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     store(storage, prewrite(10), commit(10, 11))
     storage.close()
     data = (tmp_path / "value" / "000000.vlog").read_bytes()
@@ -113,7 +113,7 @@ def test_the_index_has_the_originals_keys(tmp_path: Path) -> None:
         assert len(index.get(b"!binlog!headPointer")) == len(index.get(b"!binlog!handlePointer")) == 12
 
 
-def test_a_pull_of_a_collected_range_names_the_range(storage: Storage) -> None:
+def test_a_pull_of_a_collected_range_names_the_range(storage: PumpStorage) -> None:
     #
     store(storage, prewrite(10), commit(10, 11), build.build_fake(20))
     reach(storage, 20)
@@ -123,7 +123,7 @@ def test_a_pull_of_a_collected_range_names_the_range(storage: Storage) -> None:
     assert pulled(storage, 1, after_ts=15)[0][1] == 20
 
 
-def test_a_collection_that_overtakes_a_running_pull_ends_it(storage: Storage) -> None:
+def test_a_collection_that_overtakes_a_running_pull_ends_it(storage: PumpStorage) -> None:
     # U-03, R-26: the race between the check and the pull.
     store(storage, build.build_fake(10))
     reach(storage, 10)
@@ -135,7 +135,7 @@ def test_a_collection_that_overtakes_a_running_pull_ends_it(storage: Storage) ->
         next(running)
 
 
-def test_a_commit_without_its_prewrite_ends_the_pull_and_is_named(storage: Storage) -> None:
+def test_a_commit_without_its_prewrite_ends_the_pull_and_is_named(storage: PumpStorage) -> None:
     store(storage, commit(10, 11), build.build_fake(20))
     reach(storage, 20)
     with pytest.raises(WireError, match="start_ts=10"):
@@ -143,7 +143,7 @@ def test_a_commit_without_its_prewrite_ends_the_pull_and_is_named(storage: Stora
     assert storage.counters.late_commits == 1
 
 
-def test_a_late_commit_of_a_discarded_prewrite_is_counted_and_a_double_is_not(storage: Storage) -> None:
+def test_a_late_commit_of_a_discarded_prewrite_is_counted_and_a_double_is_not(storage: PumpStorage) -> None:
     #
     store(storage, prewrite(10), rollback(10), build.build_fake(20), commit(10, 15))
     store(storage, prewrite(30), commit(30, 31), commit(30, 31))
@@ -153,7 +153,7 @@ def test_a_late_commit_of_a_discarded_prewrite_is_counted_and_a_double_is_not(st
     assert [ts for _, ts, _ in settled(storage)] == [15, 20, 31]  # it stays, at its position
 
 
-def test_a_commit_ts_fetched_too_early_is_counted(storage: Storage) -> None:
+def test_a_commit_ts_fetched_too_early_is_counted(storage: PumpStorage) -> None:
     #
     store(storage, build.build_fake(20), prewrite(10), commit(10, 15))
     until(lambda: storage.counters.early_commits == 1, "reported")
@@ -167,18 +167,20 @@ def test_a_commit_ts_fetched_too_early_is_counted(storage: Storage) -> None:
         (pb.Binlog(tp=pb.Commit, start_ts=5).SerializeToString(), "needs a commit_ts"),
     ],
 )
-def test_binlogs_that_cannot_be_sorted_are_refused(storage: Storage, payload: bytes, message: str) -> None:
+def test_binlogs_that_cannot_be_sorted_are_refused(storage: PumpStorage, payload: bytes, message: str) -> None:
     with pytest.raises(WireError, match=message):
         storage.append(payload)
 
 
-def test_fields_that_go_always_emits_are_added(storage: Storage) -> None:
+def test_fields_that_go_always_emits_are_added(storage: PumpStorage) -> None:
     sparse = pb.Binlog(tp=pb.Prewrite, start_ts=10, prewrite_key=b"k10", prewrite_value=VALUE)
     store(storage, sparse)
     assert next(storage.records.scan_from(Pointer(0, 0)))[1] == prewrite(10).SerializeToString()
 
 
-def test_a_failing_index_is_retried_and_the_watermark_waits(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_index_is_retried_and_the_watermark_waits(
+    storage: PumpStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("binlake.pump_service.pump.follower._RETRY_S", 0.01)
     with monkeypatch.context() as broken:
 
@@ -195,7 +197,7 @@ def test_a_failing_index_is_retried_and_the_watermark_waits(storage: Storage, mo
 
 def test_long_and_short_pulls_of_mixed_sizes_return_the_same(tmp_path: Path) -> None:
     # S0-52, S0-53: whole stretches of the files, or record by record: the same transactions, byte for byte.
-    storage = Storage(tmp_path, StorageOptions(segment_bytes=200_000))
+    storage = PumpStorage(tmp_path, StorageOptions(segment_bytes=200_000))
     sizes = [0, 10, 300, 70_000, 5, 200, 3_000_000, 40]
     written, expected = [], []
     for number in range(80):
@@ -217,7 +219,7 @@ def test_long_and_short_pulls_of_mixed_sizes_return_the_same(tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_ten_thousand_transactions_written_backwards_are_pulled_in_order(storage: Storage) -> None:  # S0-09
+def test_ten_thousand_transactions_written_backwards_are_pulled_in_order(storage: PumpStorage) -> None:  # S0-09
     starts = range(10_000, 30_000, 2)
     store(storage, *[prewrite(start) for start in starts])
     store(storage, *[commit(start, 100_000 - start) for start in starts], build.build_fake(200_000))

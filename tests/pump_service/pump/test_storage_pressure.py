@@ -13,7 +13,7 @@ from pump_helpers import commit, prewrite, reach, settled, store, until
 
 from binlake.errors import Transient
 from binlake.pump_service.pump.files import Files
-from binlake.pump_service.pump.storage import Storage, StorageOptions
+from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
 from binlake.wire import build
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "wire" / "pump-data.tar.gz"
@@ -34,7 +34,7 @@ class GatedFiles(Files):
 def test_bytes_in_flight_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # U-06
     monkeypatch.setattr("binlake.pump_service.pump.storage._PATIENCE_S", 0.05)
     files = GatedFiles()
-    storage = Storage(tmp_path, StorageOptions(memory_bytes=200), files=files)
+    storage = PumpStorage(tmp_path, StorageOptions(memory_bytes=200), files=files)
     files.gate.clear()
     with pytest.raises(Transient, match="behind"):
         store(storage, *(build.build_fake(ts) for ts in range(1, 20)))
@@ -52,7 +52,7 @@ def test_bytes_in_flight_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_slow_index_does_not_fill_memory_or_block_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # tidb-binlog 2.4, slow chaser: acks continue; entries that do not fit into memory are read back from the log on
     # disk.
-    storage = Storage(tmp_path, StorageOptions(segment_bytes=4000, index_queue=20))
+    storage = PumpStorage(tmp_path, StorageOptions(segment_bytes=4000, index_queue=20))
     gate, write = threading.Event(), storage.index.write
     monkeypatch.setattr(storage.index, "write", lambda *a, **k: (gate.wait(500), write(*a, **k)))
     for start in range(10, 2000, 10):
@@ -72,7 +72,7 @@ def test_a_slow_index_does_not_fill_memory_or_block_writes(tmp_path: Path, monke
 
 def test_writes_are_refused_while_the_disk_is_full(tmp_path: Path) -> None:
     files = SmallDisk()
-    storage = Storage(tmp_path, files=files)
+    storage = PumpStorage(tmp_path, files=files)
     store(storage, prewrite(10), commit(10, 11))
     files.room = 30
     for _ in range(3):
@@ -83,7 +83,7 @@ def test_writes_are_refused_while_the_disk_is_full(tmp_path: Path) -> None:
     reach(storage, 40)
     assert [ts for _, ts, _ in settled(storage)] == [11, 31, 40]
     storage.close()
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     assert [ts for _, ts, _ in settled(storage)] == [11, 31, 40]
     storage.close()
 
@@ -107,7 +107,7 @@ class SmallDisk(Files):
 
 def test_a_slow_disk_makes_batches_larger_not_fewer_acks(tmp_path: Path) -> None:
     files = SlowDisk()
-    storage = Storage(tmp_path, files=files)
+    storage = PumpStorage(tmp_path, files=files)
     store(storage, *(build.build_fake(ts) for ts in range(1, 400)))
     assert files.syncs < 40
     reach(storage, 399)

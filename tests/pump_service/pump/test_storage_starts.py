@@ -16,7 +16,7 @@ from support.pump_calls import pull
 from binlake.errors import Permanent, WireError
 from binlake.pump_service.pump.directory import DataDirectory
 from binlake.pump_service.pump.record import Pointer
-from binlake.pump_service.pump.storage import Storage, StorageOptions
+from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 
@@ -24,13 +24,13 @@ FIXTURE = Path(__file__).parents[2] / "fixtures" / "wire" / "pump-data.tar.gz"
 
 
 def test_a_lost_index_is_rebuilt_from_the_value_log(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     store(storage, prewrite(10), commit(10, 11), prewrite(20))
     reach(storage, 11)
     before = settled(storage)
     storage.close()
     shutil.rmtree(tmp_path / "kv")
-    again = Storage(tmp_path)
+    again = PumpStorage(tmp_path)
     assert (settled(again), again.count_unmatched(), again.max_ts) == (before, (1, 20), 20)
     again.close()
 
@@ -38,7 +38,7 @@ def test_a_lost_index_is_rebuilt_from_the_value_log(tmp_path: Path) -> None:
 def test_the_head_covers_only_synced_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A power failure may lose entries that LevelDB did not sync: the value log must be read again from before them.
     monkeypatch.setattr("binlake.pump_service.pump.follower._SYNC_S", 3600.0)
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     store(storage, build.build_fake(10), build.build_fake(20))
     reach(storage, 20)
     assert storage.index.head == Pointer(0, 0)
@@ -53,26 +53,26 @@ def test_a_restart_continues_with_open_prewrites(tmp_path: Path) -> None:
         ((1, 10), []),
         ((1, 10), [commit(10, 25)]),
     ):
-        storage = Storage(tmp_path, StorageOptions(segment_bytes=64))
+        storage = PumpStorage(tmp_path, StorageOptions(segment_bytes=64))
         assert storage.count_unmatched() == expected
         store(storage, *more)
         storage.close()
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     assert ([ts for _, ts, _ in settled(storage)], storage.counters.late_commits) == ([25, 30], 0)
     storage.close()
 
 
 def test_a_directory_has_one_process_and_a_new_disk_a_new_uuid(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     with pytest.raises(Permanent, match="another process holds the data directory"):
-        Storage(tmp_path)
+        PumpStorage(tmp_path)
     first = storage.directory.store_uuid
     storage.close()
-    again = Storage(tmp_path)
+    again = PumpStorage(tmp_path)
     assert again.directory.store_uuid == first
     again.close()
     shutil.rmtree(tmp_path)  # the volume is lost, the node id is not
-    fresh = Storage(tmp_path)
+    fresh = PumpStorage(tmp_path)
     assert fresh.directory.store_uuid != first
     fresh.close()
 
@@ -88,7 +88,7 @@ def test_a_data_directory_of_an_original_pump_is_served(tmp_path: Path) -> None:
     directory = tmp_path / "pump-data"
     with plyvel.DB(str(directory / "kv")) as index:
         (originals_watermark,) = struct.unpack("<q", index.get(b"!binlog!maxCommitTS"))
-    storage = Storage(directory)
+    storage = PumpStorage(directory)
     records = [pb.Binlog.FromString(payload) for _, payload in storage._log.scan_from(Pointer(0, 0))]
     assert storage.watermark == originals_watermark
     assert all(storage.index.find_pointer(b.start_ts if b.tp == pb.Prewrite else b.commit_ts) for b in records)
@@ -117,14 +117,14 @@ def test_a_data_directory_of_an_original_pump_is_served(tmp_path: Path) -> None:
 
 def test_a_start_reads_only_records_after_the_head(tmp_path: Path) -> None:
     # Even if a P at the beginning blocks: the sorter's state is in the index, not only in the log.
-    storage = Storage(tmp_path, StorageOptions(segment_bytes=5000))
+    storage = PumpStorage(tmp_path, StorageOptions(segment_bytes=5000))
     store(storage, prewrite(1))
     for start in range(10, 3000, 10):
         storage.append(prewrite(start).SerializeToString())
         store(storage, commit(start, start + 1))
     until(lambda: storage.count_unmatched() == (1, 1), "all but the first are matched")
     storage.close()
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     assert (storage.recovered, storage.watermark, storage.count_unmatched()) == (0, 0, (1, 1))
     store(storage, commit(1, 3005))
     reach(storage, 3005)
@@ -135,33 +135,33 @@ def test_a_start_reads_only_records_after_the_head(tmp_path: Path) -> None:
 
 def test_a_sorter_state_saved_for_another_head_is_not_used(tmp_path: Path) -> None:
     # An original pump that ran here meanwhile moved the pointers, but does not know our state.
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     store(storage, prewrite(10), build.build_fake(20))
     until(lambda: storage.count_unmatched() == (1, 10), "it waits")
     storage.close()
     with plyvel.DB(str(tmp_path / "kv")) as index:
         index.put(b"!binlog!headPointer", Pointer(0, 0).to_bytes())
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     assert (storage.recovered, storage.count_unmatched()) == (2, (1, 10))
     storage.close()
 
 
 def test_a_value_log_that_lost_its_end_is_not_served(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     store(storage, build.build_fake(10), build.build_fake(20))
     storage.close()
     with (tmp_path / "value" / "000000.vlog").open("r+b") as file:
         file.truncate((tmp_path / "value" / "000000.vlog").stat().st_size - 1)
     with pytest.raises(Permanent, match="stored binlogs are lost"):
-        Storage(tmp_path)
+        PumpStorage(tmp_path)
     shutil.rmtree(tmp_path / "kv")
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     assert storage.watermark == 10
     storage.close()
 
 
 def test_damage_inside_the_log_is_reported_with_its_position_and_never_skipped(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     for start in range(10, 400, 10):
         store(storage, prewrite(start), commit(start, start + 1))
     reach(storage, 391)
@@ -171,7 +171,7 @@ def test_damage_inside_the_log_is_reported_with_its_position_and_never_skipped(t
     with (tmp_path / "value" / "000000.vlog").open("r+b") as file:
         file.seek(place.offset + 30)
         file.write(b"\xff")
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     found = pull(storage, 0, lambda: False)
     assert [ts for _, ts, _ in islice(found, 19)] == list(range(11, 200, 10))
     with pytest.raises(WireError, match=f"offset={place.offset}"):
@@ -189,10 +189,10 @@ def test_closing_a_directory_twice_closes_no_other_file(tmp_path: Path) -> None:
 
 
 def test_after_a_clean_stop_a_start_reads_nothing_again(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     store(storage, *(build.build_fake(ts) for ts in range(1, 2001)))
     storage.close()
     assert sum(path.stat().st_size for path in (tmp_path / "kv").glob("*.log")) < 2048  # of 2,000 keys in LevelDB's log
-    again = Storage(tmp_path)
+    again = PumpStorage(tmp_path)
     assert (again.recovered, again.watermark) == (0, 2000)
     again.close()

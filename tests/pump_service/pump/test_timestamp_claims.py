@@ -11,9 +11,9 @@ from pump_helpers import commit, prewrite, pulled, reach, settled, store
 
 from binlake.errors import BinlakeError, Permanent, Transient
 from binlake.pump_service.pump.files import Files
-from binlake.pump_service.pump.index import Index
+from binlake.pump_service.pump.index import PumpIndex
 from binlake.pump_service.pump.record import Pointer
-from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.storage import PumpStorage
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
 
@@ -23,7 +23,7 @@ def again(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_p
     """A storage with several binlogs; its claims are in memory, only in the index, or lost by a restart."""
     if request.param == "looked up":
         monkeypatch.setattr("binlake.pump_service.pump.timestamp_claims._GENERATION", 1)
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     for binlog in (
         prewrite(10),
         commit(10, 11),
@@ -36,7 +36,7 @@ def again(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_p
     reach(storage, 40)
     if request.param == "after a start":
         storage.close()
-        storage = Storage(tmp_path)
+        storage = PumpStorage(tmp_path)
     yield storage
     storage.close()
 
@@ -55,7 +55,7 @@ STORED = [11, 30, 31, 40]
         commit(19, 20),  # a commit over a prewrite
     ],
 )
-def test_another_binlog_at_a_timestamp_in_use_is_refused(again: Storage, second: Binlog) -> None:
+def test_another_binlog_at_a_timestamp_in_use_is_refused(again: PumpStorage, second: Binlog) -> None:
     before = settled(again)
     with pytest.raises(Permanent, match="another binlog with this timestamp is stored"):
         store(again, second)
@@ -65,7 +65,7 @@ def test_another_binlog_at_a_timestamp_in_use_is_refused(again: Storage, second:
     reach(again, 50)
 
 
-def test_the_same_binlog_is_accepted_again(again: Storage) -> None:
+def test_the_same_binlog_is_accepted_again(again: PumpStorage) -> None:
     before = settled(again)
     bare = Binlog(tp=commit(10, 11).tp, start_ts=10, commit_ts=11, ddl_job_id=0, ddl_schema_state=0)
     # without content, as the pump writes its proofs
@@ -76,7 +76,7 @@ def test_the_same_binlog_is_accepted_again(again: Storage) -> None:
     assert again.counters.late_commits == 0
 
 
-def test_a_binlog_with_rows_replaces_a_fake(again: Storage) -> None:
+def test_a_binlog_with_rows_replaces_a_fake(again: PumpStorage) -> None:
     store(again, prewrite(25), commit(25, 40))
     store(again, build.build_fake(50))
     reach(again, 50)
@@ -84,7 +84,7 @@ def test_a_binlog_with_rows_replaces_a_fake(again: Storage) -> None:
 
 
 def test_of_two_binlogs_at_one_timestamp_in_a_batch_the_first_is_stored(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     answers = [storage.append(one.SerializeToString()) for one in (prewrite(10), commit(10, 20), build.build_fake(20))]
     assert [type(answer.exception(60)) for answer in answers] == [type(None), type(None), Permanent]
     assert [start for start, _, _ in pulled(storage, 1)] == [10]
@@ -104,7 +104,7 @@ class Full(Files):
 
 def test_the_timestamp_of_a_binlog_that_was_not_stored_is_free(tmp_path: Path) -> None:
     files = Full()
-    storage = Storage(tmp_path, files=files)
+    storage = PumpStorage(tmp_path, files=files)
     store(storage, build.build_fake(5))
     files.full = True
     for lost in (prewrite(10, b"never stored"), prewrite(5)):
@@ -124,15 +124,15 @@ def test_while_the_index_is_behind_an_old_timestamp_is_refused_for_now(
 ) -> None:
     monkeypatch.setattr("binlake.pump_service.pump.timestamp_claims._GENERATION", 1)
     monkeypatch.setattr("binlake.pump_service.pump.timestamp_claims._MOST", 3)
-    storage = Storage(tmp_path)
-    write, stands = Index.write, []
+    storage = PumpStorage(tmp_path)
+    write, stands = PumpIndex.write, []
 
-    def stand(index: Index, puts: object, **more: object) -> None:
+    def stand(index: PumpIndex, puts: object, **more: object) -> None:
         if stands:
             raise plyvel.Error("stands")
         write(index, puts, **more)
 
-    monkeypatch.setattr(Index, "write", stand)
+    monkeypatch.setattr(PumpIndex, "write", stand)
     stands.append(True)
     for ts in range(10, 40):
         store(storage, build.build_fake(ts))

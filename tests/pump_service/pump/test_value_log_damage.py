@@ -21,7 +21,7 @@ from value_log_files import OLD_FOOTER, OLD_HEADER, flip, old_record, payloads_o
 from binlake.errors import Permanent, Transient
 from binlake.pump_service.pump.files import Files
 from binlake.pump_service.pump.record import END_MAGIC, MAGIC, Pointer
-from binlake.pump_service.pump.storage import Storage, StorageOptions
+from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
 from binlake.wire import build
 
 
@@ -42,23 +42,23 @@ class CountingFiles(Files):
 def test_a_payload_that_ends_like_a_footer_is_not_cut(tmp_path: Path) -> None:
     end = OLD_FOOTER.pack(7, END_MAGIC)
     tricky = build.build_fake(20).SerializeToString() + b"\xa2\x06" + bytes([len(end)]) + end  # field 100, unknown
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     storage.append(build.build_fake(10).SerializeToString()).result()
     storage.append(tricky).result()
     storage.close()
     shutil.rmtree(tmp_path / "kv")
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     assert (payloads_of(storage)[-1], storage.max_ts, storage.watermark) == (tricky, 20, 20)
     storage.append(build.build_fake(30).SerializeToString()).result()
     storage.close()
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     assert [ts for ts, _, _ in settled(storage)] == [10, 20, 30]
     storage.close()
 
 
 def test_row_data_of_a_torn_write_is_never_read_as_a_record(tmp_path: Path) -> None:
     # A user's BLOB that holds a C for another client's open transaction.
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     store(storage, prewrite(10))
     forged = old_record(commit(10, 15).SerializeToString())
     first = segment(tmp_path).read_bytes()
@@ -69,7 +69,7 @@ def test_row_data_of_a_torn_write_is_never_read_as_a_record(tmp_path: Path) -> N
     shutil.rmtree(tmp_path / "kv")
     with segment(tmp_path).open("r+b") as file:
         file.truncate(segment(tmp_path).stat().st_size - 2000)
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     assert (storage.watermark, storage.count_unmatched()) == (0, (1, 10))
     assert payloads_of(storage) == [prewrite(10).SerializeToString()]
     store(storage, commit(10, 30))  # and new records follow the old ones
@@ -89,7 +89,7 @@ def test_planted_headers_cost_a_start_no_more_than_their_bytes(tmp_path: Path, o
         (tmp_path / "value").mkdir()
         segment(tmp_path).write_bytes(old_record(build.build_fake(10).SerializeToString()) + torn)
     else:
-        storage = Storage(tmp_path)
+        storage = PumpStorage(tmp_path)
         store(storage, build.build_fake(10), prewrite(20, planted))
         storage.close()
         shutil.rmtree(tmp_path / "kv")
@@ -98,7 +98,7 @@ def test_planted_headers_cost_a_start_no_more_than_their_bytes(tmp_path: Path, o
             file.truncate(path.stat().st_size - 50)
     files = CountingFiles()
     try:
-        Storage(tmp_path, files=files).close()
+        PumpStorage(tmp_path, files=files).close()
     except Permanent as error:
         assert "accept-damage = 000000.vlog@" in str(error)  # noqa: PT017 - where it is not sure, it says so
     assert files.read_bytes < 30 * size
@@ -156,14 +156,14 @@ def test_a_tail_in_the_page_cache_is_rewritten_durably_before_it_is_relied_on(
 ) -> None:
     monkeypatch.setattr("binlake.pump_service.pump.follower._SYNC_S", 0.0)
     disk = KilledDisk()
-    storage = Storage(tmp_path, files=disk)
+    storage = PumpStorage(tmp_path, files=disk)
     store(storage, build.build_fake(10))
     before = segment(tmp_path).stat().st_size
     store(storage, build.build_fake(20))
     storage.close()
     if how == "sync failed":
         disk.next_life()
-        storage, disk.fail_sync = Storage(tmp_path, files=disk), True
+        storage, disk.fail_sync = PumpStorage(tmp_path, files=disk), True
         with pytest.raises(Permanent, match="fdatasync"):
             storage.append(build.build_fake(30).SerializeToString()).result()
         with pytest.raises(Permanent, match="cannot be written"):  # and this process never writes again
@@ -176,18 +176,18 @@ def test_a_tail_in_the_page_cache_is_rewritten_durably_before_it_is_relied_on(
         for key in (b"!binlog!headPointer", b"!binlake!checkpoint", b"!binlog!maxCommitTS", b"!binlog!handlePointer"):
             index.delete(key)
     disk.next_life()
-    storage = Storage(tmp_path, files=disk)  # reads the tail from the page cache, and its index is synced
+    storage = PumpStorage(tmp_path, files=disk)  # reads the tail from the page cache, and its index is synced
     watermark = storage.watermark
     assert watermark >= 20
     storage.close()
     disk.fail_power(tmp_path)
-    storage = Storage(tmp_path, files=disk)
+    storage = PumpStorage(tmp_path, files=disk)
     assert storage.watermark == watermark
     storage.close()
 
 
 def test_a_flipped_bit_before_later_writes_is_reported_and_can_be_given_up(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     for ts in (10, 20, 30):
         store(storage, build.build_fake(ts))
     reach(storage, 30)
@@ -198,16 +198,16 @@ def test_a_flipped_bit_before_later_writes_is_reported_and_can_be_given_up(tmp_p
     flip(segment(tmp_path), place.offset + 25)
     size = segment(tmp_path).stat().st_size
     with pytest.raises(Permanent, match=f"accept-damage = 000000.vlog@{place.offset}"):
-        Storage(tmp_path)
+        PumpStorage(tmp_path)
     assert segment(tmp_path).stat().st_size == size  # no file was changed
-    storage = Storage(tmp_path, StorageOptions(accepted_damage=frozenset([place])))
+    storage = PumpStorage(tmp_path, StorageOptions(accepted_damage=frozenset([place])))
     assert [ts for ts, _, _ in settled(storage)] == [10, 30]
     assert storage.given_up > 0
     storage.close()
 
 
 def test_a_flipped_bit_in_a_sealed_file_stops_a_rebuild_and_can_be_given_up(tmp_path: Path) -> None:
-    storage = Storage(tmp_path, StorageOptions(segment_bytes=200))
+    storage = PumpStorage(tmp_path, StorageOptions(segment_bytes=200))
     for ts in range(10, 200, 10):
         store(storage, build.build_fake(ts))
     reach(storage, 190)
@@ -217,22 +217,22 @@ def test_a_flipped_bit_in_a_sealed_file_stops_a_rebuild_and_can_be_given_up(tmp_
     shutil.rmtree(tmp_path / "kv")
     flip(segment(tmp_path, place.fid), place.offset + 25)
     with pytest.raises(Permanent, match=f"accept-damage = 000000.vlog@{place.offset}"):
-        Storage(tmp_path)
-    storage = Storage(tmp_path, StorageOptions(accepted_damage=frozenset([place])))
+        PumpStorage(tmp_path)
+    storage = PumpStorage(tmp_path, StorageOptions(accepted_damage=frozenset([place])))
     assert [ts for ts, _, _ in settled(storage)] == [10, *range(30, 200, 10)]
     storage.close()
 
 
 @pytest.mark.parametrize("byte", [0, 9, 30])
 def test_a_damaged_file_head_is_reported(tmp_path: Path, byte: int) -> None:
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     store(storage, build.build_fake(10))
     storage.close()
     flip(segment(tmp_path), byte)
     with pytest.raises(Permanent, match=r"the head of the file.*accept-damage = 000000.vlog@0"):
-        Storage(tmp_path)
+        PumpStorage(tmp_path)
     shutil.rmtree(tmp_path / "kv")
-    storage = Storage(tmp_path, StorageOptions(accepted_damage=frozenset([Pointer(0, 0)])))
+    storage = PumpStorage(tmp_path, StorageOptions(accepted_damage=frozenset([Pointer(0, 0)])))
     store(storage, build.build_fake(20))
     reach(storage, 20)
     assert [ts for ts, _, _ in settled(storage)] == [20]
@@ -245,7 +245,7 @@ def test_a_torn_write_loses_no_acked_binlog_and_invents_none(
     tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
     chance, folder = random.Random(seed), tmp_path_factory.mktemp("torn")
-    storage, acked = Storage(folder), list[bytes]()
+    storage, acked = PumpStorage(folder), list[bytes]()
     for write in range(chance.randint(1, 4)):
         acked += (batch := [_payload(chance, 100 * write + one) for one in range(1, chance.randint(2, 5))])
         storage._log.append(batch, 100 * write + 9)
@@ -260,7 +260,7 @@ def test_a_torn_write_loses_no_acked_binlog_and_invents_none(
             data[at : at + 64] = bytes(len(data[at : at + 64]))
     shutil.rmtree(folder / "kv")
     segment(folder).write_bytes(data)
-    storage = Storage(folder)
+    storage = PumpStorage(folder)
     stored_payloads = payloads_of(storage)
     assert stored_payloads[: len(acked)] == acked
     assert stored_payloads[len(acked) :] == torn[: len(stored_payloads) - len(acked)]
@@ -282,16 +282,16 @@ class NoFooters(Files):
 
 @pytest.mark.parametrize("torn", [0, 7])
 def test_a_rotation_cut_by_a_crash_is_sealed_at_the_next_start(tmp_path: Path, torn: int) -> None:
-    storage = Storage(tmp_path, StorageOptions(segment_bytes=300_000), files=NoFooters())
+    storage = PumpStorage(tmp_path, StorageOptions(segment_bytes=300_000), files=NoFooters())
     for ts in range(1, 5):
         store(storage, prewrite(ts, bytes(100_000)))
     assert "no new file" in storage.error
     storage.close()
     with segment(tmp_path).open("ab") as file:
         file.write(bytes(torn))
-    Storage(tmp_path).close()
+    PumpStorage(tmp_path).close()
     files = CountingFiles()
-    storage = Storage(tmp_path, files=files)
+    storage = PumpStorage(tmp_path, files=files)
     assert files.read_bytes < 150_000  # of 400,000: the last record only
     assert storage.count_unmatched() == (4, 1)
     assert len(payloads_of(storage)) == 4
@@ -299,18 +299,18 @@ def test_a_rotation_cut_by_a_crash_is_sealed_at_the_next_start(tmp_path: Path, t
 
 
 def test_a_sealed_file_that_lost_its_end_is_reported(tmp_path: Path) -> None:
-    storage = Storage(tmp_path, StorageOptions(segment_bytes=200))
+    storage = PumpStorage(tmp_path, StorageOptions(segment_bytes=200))
     for ts in range(10, 200, 10):
         store(storage, build.build_fake(ts))
     storage.close()
     flip(segment(tmp_path), segment(tmp_path).stat().st_size - 3)  # only its footer is lost: it is written again
-    storage = Storage(tmp_path)
+    storage = PumpStorage(tmp_path)
     assert len(settled(storage)) == 19
     storage.close()
     with segment(tmp_path).open("r+b") as file:
         file.truncate(segment(tmp_path).stat().st_size - 20 - 25)
     with pytest.raises(Permanent, match=r"damaged.*000000\.vlog"):
-        Storage(tmp_path)
+        PumpStorage(tmp_path)
 
 
 def test_a_full_disk_at_a_start_is_reported(tmp_path: Path) -> None:
@@ -320,5 +320,5 @@ def test_a_full_disk_at_a_start_is_reported(tmp_path: Path) -> None:
             raise OSError(28, "No space left on device")
 
     with pytest.raises(Transient, match="No space left"):
-        Storage(tmp_path, files=Full())
-    Storage(tmp_path).close()
+        PumpStorage(tmp_path, files=Full())
+    PumpStorage(tmp_path).close()

@@ -12,7 +12,7 @@ import pytest
 from binlake.errors import LostRange, Permanent, Transient, WireError
 from binlake.pump_service.pump.fileend import KnownSynced
 from binlake.pump_service.pump.files import Files
-from binlake.pump_service.pump.record import FOOTER, HEAD, RECORD, Frame, Pointer, frame_of
+from binlake.pump_service.pump.record import FOOTER, HEAD, RECORD, Pointer, RecordFrame, frame_of
 from binlake.pump_service.pump.vlog import LogOptions, ValueLog
 from binlake.wire import build
 
@@ -25,7 +25,7 @@ PREWRITE_VALUE = bytes.fromhex("0817120d082d12070802080402026138 00".replace(" "
 FAKE_BYTES = bytes.fromhex("0802108280a0ced007188280a0ced00738004000")
 
 
-def log_frame(data: bytes, fid: int = 0) -> Frame:
+def log_frame(data: bytes, fid: int = 0) -> RecordFrame:
     """How the records of a Binlake file are framed."""
     frame = frame_of(fid, data[: HEAD.size])
     assert frame is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 import google_crc32c
 
 from binlake.pump_service.pump.record import MAGIC, Pointer
-from binlake.pump_service.pump.storage import Storage
+from binlake.pump_service.pump.storage import PumpStorage
 
 OLD_HEADER = struct.Struct("<IQI")
 OLD_FOOTER = struct.Struct("<qI")
@@ -23,7 +23,7 @@ def segment(folder: Path, fid: int = 0) -> Path:
     return folder / "value" / f"{fid:06d}.vlog"
 
 
-def payloads_of(storage: Storage) -> list[bytes]:
+def payloads_of(storage: PumpStorage) -> list[bytes]:
     return [payload for _, payload in storage._log.scan_from(Pointer(0, 0))]
 
 

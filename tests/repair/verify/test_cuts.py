@@ -20,7 +20,7 @@ from binlake.repair.verify.state import VerifyState
 from binlake.repair.verify.texts import hash_texts
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 pytestmark = pytest.mark.mariadb
 
@@ -45,15 +45,15 @@ TYPES = {
 
 
 @pytest.fixture
-def session(server: MariaDb) -> Iterator[Session]:
+def session(server: MariaDb) -> Iterator[TargetSession]:
     server.wipe()
     execute(server, "CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
-    opened = Session(target_of(server))
+    opened = TargetSession(target_of(server))
     yield opened
     opened.close()
 
 
-def test_chunks_end_in_the_order_of_the_servers_index(server: MariaDb, session: Session) -> None:
+def test_chunks_end_in_the_order_of_the_servers_index(server: MariaDb, session: TargetSession) -> None:
     # S3-04: in a wrong order, a row would be counted in different chunks on the two sides
     for name, (column, keys) in KEYS.items():
         definition = table(name, column, col("v"), keys=(primary("k"),))
@@ -72,7 +72,7 @@ def test_chunks_end_in_the_order_of_the_servers_index(server: MariaDb, session: 
         assert {n: d for n, d in there.compute_digests(range(cuts.count)) if d.rows} == expected
 
 
-def test_several_tables_of_the_source_are_read_as_one(server: MariaDb, session: Session) -> None:
+def test_several_tables_of_the_source_are_read_as_one(server: MariaDb, session: TargetSession) -> None:
     # S4-03
     definition = table("t", col("id", not_null=True), col("v"), keys=(primary("id"),))
     for name in ("t", "t_0", "t_1"):

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from support.tidb_json import column
 
-from binlake.rows.codec.casts import Moment, UnknownCast, cast_text
+from binlake.rows.codec.casts import CastMoment, UnknownCast, cast_text
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.session import SourceSession, read_zone
@@ -20,7 +20,7 @@ from binlake.rows.schema.session import SourceSession, read_zone
 RECORDED = [
     json.loads(line) for line in (Path(__file__).parents[2] / "fixtures" / "casts.jsonl").read_text().splitlines()
 ]
-IN_UTC = Moment(UTC)
+IN_UTC = CastMoment(UTC)
 
 
 def typed(kind: dict[str, Any]) -> ColumnInfo:
@@ -36,20 +36,20 @@ def info(tp: int, **more: Any) -> ColumnInfo:
 def test_converted_values_equal_recorded_values(case: dict[str, Any]) -> None:
     #
     source, target = typed(case["source"]), typed(case["target"])
-    moment = Moment(read_zone(case["zone"]), date.fromisoformat(case["day"]) if "day" in case else None)
+    moment = CastMoment(read_zone(case["zone"]), date.fromisoformat(case["day"]) if "day" in case else None)
     found = {old: cast_text(source, target, old, moment) for old, _ in case["values"]}
     assert found == {old: new for old, new in case["values"]}
 
 
 DATETIME3, TIMESTAMP = info(t.DATETIME, decimal=3), info(t.TIMESTAMP)
-NEW_YORK = Moment(ZoneInfo("America/New_York"))
+NEW_YORK = CastMoment(ZoneInfo("America/New_York"))
 TOLD = [
     # Of an hour that occurs twice, the first is taken; a zero date has no zone.
     (info(t.DATETIME), TIMESTAMP, NEW_YORK, "2021-11-07 01:30:00", "2021-11-07 05:30:00"),
     (TIMESTAMP, info(t.DATETIME), NEW_YORK, "0000-00-00 00:00:00", "0000-00-00 00:00:00"),
-    (TIMESTAMP, DATETIME3, Moment(timezone(timedelta(hours=8))), "2020-12-31 20:00:00", "2021-01-01 04:00:00.000"),
+    (TIMESTAMP, DATETIME3, CastMoment(timezone(timedelta(hours=8))), "2020-12-31 20:00:00", "2021-01-01 04:00:00.000"),
     (info(t.DURATION, decimal=1), info(t.DURATION), IN_UTC, "-00:00:01.6", "-00:00:02"),
-    (info(t.DURATION), info(t.DATETIME), Moment(UTC, date(2024, 2, 28)), "24:00:01", "2024-02-29 00:00:01"),
+    (info(t.DURATION), info(t.DATETIME), CastMoment(UTC, date(2024, 2, 28)), "24:00:01", "2024-02-29 00:00:01"),
     (info(t.FLOAT), info(t.DOUBLE), IN_UTC, "0.1", "0.10000000149011612"),
     (info(t.DOUBLE), info(t.VARCHAR, flen=40), IN_UTC, "1.5e20", "150000000000000000000"),
     (info(t.VARCHAR, flen=9), info(t.TINY), IN_UTC, "1e9", "127"),
@@ -83,14 +83,14 @@ TOLD = [
 
 @pytest.mark.parametrize(("source", "target", "moment", "text", "changed"), TOLD)
 def test_unrecorded_conversions_follow_tidbs_source_code(
-    source: ColumnInfo, target: ColumnInfo, moment: Moment, text: str, changed: str
+    source: ColumnInfo, target: ColumnInfo, moment: CastMoment, text: str, changed: str
 ) -> None:
     assert cast_text(source, target, text, moment) == changed
     assert cast_text(source, target, None, moment) is None
 
 
 UNTOLD = [
-    (TIMESTAMP, info(t.DATETIME), Moment(), "2021-01-01 00:00:00", "zone"),
+    (TIMESTAMP, info(t.DATETIME), CastMoment(), "2021-01-01 00:00:00", "zone"),
     (info(t.DATETIME), TIMESTAMP, NEW_YORK, "2021-03-14 02:30:00", "does not exist in the time zone"),
     (info(t.DURATION), info(t.DATETIME), IN_UTC, "10:00:00", "day"),
     (info(t.JSON), info(t.LONG), IN_UTC, "1", "JSON"),
@@ -104,7 +104,7 @@ UNTOLD = [
 
 @pytest.mark.parametrize(("source", "target", "moment", "text", "why"), UNTOLD)
 def test_unknown_conversion_raises_an_error(
-    source: ColumnInfo, target: ColumnInfo, moment: Moment, text: str, why: str
+    source: ColumnInfo, target: ColumnInfo, moment: CastMoment, text: str, why: str
 ) -> None:
     with pytest.raises(UnknownCast, match=why):
         cast_text(source, target, text, moment)
@@ -142,7 +142,7 @@ def test_session_without_zone_is_unknown() -> None:
 
 def test_text_read_as_latin1_is_not_converted_to_bytes() -> None:
     text, binary = info(t.VARCHAR, flen=9, charset="utf8mb4"), info(t.VARCHAR, flen=9, charset="binary")
-    guessed = Moment(UTC, guessed=True)
+    guessed = CastMoment(UTC, guessed=True)
     assert cast_text(text, binary, "abc", guessed) == "616263"
     assert cast_text(text, binary, "ö", IN_UTC) == "C3B6"
     with pytest.raises(UnknownCast, match="the source may hold other bytes"):

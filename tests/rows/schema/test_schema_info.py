@@ -6,7 +6,7 @@ import pytest
 from support.tidb_json import INT_PK, article_table, column, index, table_def, table_info
 
 from binlake.errors import SchemaError
-from binlake.rows.schema import ColumnInfo, DbInfo, Identity, TableDef
+from binlake.rows.schema import ColumnInfo, DbInfo, RowIdentity, TableDef
 from binlake.rows.schema import mysqltypes as t
 
 NOT_NULL = t.FLAG_NOT_NULL
@@ -14,7 +14,7 @@ NOT_NULL = t.FLAG_NOT_NULL
 
 def test_an_integer_clustered_key_is_the_identity() -> None:
     table = article_table()
-    assert table.find_identity() == Identity("primary", ("id",))
+    assert table.find_identity() == RowIdentity("primary", ("id",))
     assert [(i.name, i.primary, [c.name for c in i.columns]) for i in table.list_unique_keys()] == [
         ("PRIMARY", True, ["id"])
     ]
@@ -29,25 +29,31 @@ def test_a_composite_primary_key_keeps_the_order_of_its_index() -> None:
 @pytest.mark.parametrize(
     ("cols", "indexes", "identity"),
     [
-        ([column(1, "a", flag=NOT_NULL)], [index(1, "u", [("a", -1)], unique=True)], Identity("unique", ("a",))),
-        ([column(1, "a")], [index(1, "u", [("a", -1)], unique=True)], Identity("row", ("a",))),
-        ([column(1, "a", t.VARCHAR, flag=NOT_NULL)], [index(1, "u", [("a", 3)], unique=True)], Identity("row", ("a",))),
-        ([column(1, "a", flag=NOT_NULL)], [index(1, "u", [("a", -1)], unique=True, state=2)], Identity("row", ("a",))),
-        ([column(1, "a", flag=NOT_NULL)], [index(1, "k", [("a", -1)])], Identity("row", ("a",))),
+        ([column(1, "a", flag=NOT_NULL)], [index(1, "u", [("a", -1)], unique=True)], RowIdentity("unique", ("a",))),
+        ([column(1, "a")], [index(1, "u", [("a", -1)], unique=True)], RowIdentity("row", ("a",))),
+        (
+            [column(1, "a", t.VARCHAR, flag=NOT_NULL)], [index(1, "u", [("a", 3)], unique=True)],
+            RowIdentity("row", ("a",)),
+        ),
+        (
+            [column(1, "a", flag=NOT_NULL)], [index(1, "u", [("a", -1)], unique=True, state=2)],
+            RowIdentity("row", ("a",)),
+        ),
+        ([column(1, "a", flag=NOT_NULL)], [index(1, "k", [("a", -1)])], RowIdentity("row", ("a",))),
         (
             [column(1, "a"), column(2, "b", flag=NOT_NULL)],
             [index(1, "u", [("a", -1), ("b", -1)], unique=True), index(2, "w", [("b", -1)], unique=True)],
-            Identity("unique", ("b",)),
+            RowIdentity("unique", ("b",)),
         ),
         (
             [column(1, "a"), column(2, "b", flag=NOT_NULL, generated_expr_string="a")],
             [index(1, "u", [("b", -1)], unique=True)],
-            Identity("row", ("a",)),
+            RowIdentity("row", ("a",)),
         ),
     ],
     ids=["not null", "nullable", "prefix", "not public", "not unique", "second fits", "virtual"],
 )  # fmt: skip
-def test_identity_without_a_primary_key(cols: list, indexes: list, identity: Identity) -> None:
+def test_identity_without_a_primary_key(cols: list, indexes: list, identity: RowIdentity) -> None:
     assert table_def(table_info(1, "t", cols, index_info=indexes)).find_identity() == identity
 
 

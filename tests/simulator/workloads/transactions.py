@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from binlake.cluster.placement import Registry
+from binlake.cluster.placement import NodeRegistry
 from binlake.cluster.pumpclient import ClientOptions, PumpClient, WriteTimes
 from binlake.errors import BinlakeError
 from binlake.wire import build
@@ -39,7 +39,7 @@ def run(world: World, number: int, prewrite_of: Prewrite = plain, open_s: float 
     random = world.chance(f"writer-{number}")
     pd = SimulatedPd()
     options = ClientOptions(random.choice(("range", "hash", "score")), times=TIMES)
-    client = PumpClient(Registry(SimulatedEtcd()), CLUSTER, options)
+    client = PumpClient(NodeRegistry(SimulatedEtcd()), CLUSTER, options)
     while world.writing:
         try:
             _transaction(world, client, pd, random, prewrite_of, open_s)

@@ -10,10 +10,10 @@ import pytest
 from support.mariadb import MariaDb, execute, rows
 from support.windows import CLUSTER, NAME, Window, apply, target_of
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import CheckpointConflict, Drift, Permanent, TargetRefused, TargetUnavailable
 from binlake.statements.batch import Phase
-from binlake.target import Session, apply_window, expect_tables
+from binlake.target import TargetSession, apply_window, expect_tables
 
 pytestmark = pytest.mark.mariadb
 
@@ -28,7 +28,7 @@ def read_table(server: MariaDb) -> list[tuple[int, str]]:
     return rows(server, "SELECT id, v FROM app.t ORDER BY id")
 
 
-def test_window_applies_rows_and_moves_checkpoint(server: MariaDb, target: Target) -> None:
+def test_window_applies_rows_and_moves_checkpoint(server: MariaDb, target: TargetSection) -> None:
     first = Window(100, 200).put((1, "a"), (2, "b")).log("x", "x")
     second = Window(200, 300).delete(1).put((2, "c")).unlog("x")
     result = apply(target, first)
@@ -41,13 +41,13 @@ def test_window_applies_rows_and_moves_checkpoint(server: MariaDb, target: Targe
     assert checkpoint(server) == {"consistent": True, "commitTS": 300, "ts-map": {}, "schema-version": 1}
 
 
-def test_empty_window_moves_the_checkpoint(server: MariaDb, target: Target) -> None:
+def test_empty_window_moves_the_checkpoint(server: MariaDb, target: TargetSection) -> None:
     # U-05, DESIGN 4: an empty window still moves commitTS and consistent
     assert apply(target, Window(0, 50)).rows == 0
     assert (checkpoint(server)["commitTS"], checkpoint(server)["consistent"]) == (50, True)
 
 
-def test_checkpoint_is_inconsistent_while_a_window_runs(server: MariaDb, target: Target) -> None:
+def test_checkpoint_is_inconsistent_while_a_window_runs(server: MariaDb, target: TargetSection) -> None:
     # S3-05, R-22: false is committed separately before the first write; true is committed with the new commitTS
     seen: list[tuple[str, object, object, int]] = []
 
@@ -71,7 +71,7 @@ def test_checkpoint_is_inconsistent_while_a_window_runs(server: MariaDb, target:
     assert rows(server, "SELECT exit_ts, open_lo FROM tidb_binlog.binlake_progress") == [(300, None)]
 
 
-def test_applied_windows_are_not_applied_again(server: MariaDb, target: Target) -> None:
+def test_applied_windows_are_not_applied_again(server: MariaDb, target: TargetSection) -> None:
     # rerun every finalize of a history in any order; nothing may be written
     history = [Window(n, n + 1).put((7, f"v{n}")).log(str(n)) for n in range(5)]
     for window in history:
@@ -84,7 +84,7 @@ def test_applied_windows_are_not_applied_again(server: MariaDb, target: Target) 
     assert rows(server, "SELECT * FROM tidb_binlog.binlake_fence") == before
 
 
-def test_window_that_does_not_start_at_the_checkpoint_is_refused(server: MariaDb, target: Target) -> None:
+def test_window_that_does_not_start_at_the_checkpoint_is_refused(server: MariaDb, target: TargetSection) -> None:
     apply(target, Window(100, 200).put((1, "a")))
     for window in (Window(150, 300).put((1, "b")), Window(250, 300).put((1, "b"))):
         with pytest.raises(CheckpointConflict, match="does not start at the checkpoint 200"):
@@ -93,7 +93,7 @@ def test_window_that_does_not_start_at_the_checkpoint_is_refused(server: MariaDb
 
 
 @pytest.mark.parametrize("hi", [150, 200, 300])
-def test_open_window_is_retried_only_with_its_own_manifest(server: MariaDb, target: Target, hi: int) -> None:
+def test_open_window_is_retried_only_with_its_own_manifest(server: MariaDb, target: TargetSection, hi: int) -> None:
     # a shorter window, a longer one, and the same bounds with other statements
     opened = Window(100, 200).put((1, "a")).statement("REPLACE INTO app.nowhere VALUES (1)")
     with pytest.raises(TargetRefused):
@@ -105,7 +105,7 @@ def test_open_window_is_retried_only_with_its_own_manifest(server: MariaDb, targ
     assert apply(target, opened).state == "applied"
 
 
-def test_refused_row_leaves_checkpoint_at_the_last_whole_segment(server: MariaDb, target: Target) -> None:
+def test_refused_row_leaves_checkpoint_at_the_last_whole_segment(server: MariaDb, target: TargetSection) -> None:
     # S0-72: the value is too long for the column; after the fix a rerun completes the window
     window = Window(100, 300).put((1, "a"))
     window.ddl(200, "ALTER TABLE t ADD COLUMN w INT", [("app", "t")]).put((2, "b" * 30), (3, "c"))
@@ -119,14 +119,14 @@ def test_refused_row_leaves_checkpoint_at_the_last_whole_segment(server: MariaDb
     assert checkpoint(server)["commitTS"] == 300
 
 
-def test_unexpected_number_of_affected_rows_is_refused(server: MariaDb, target: Target) -> None:
+def test_unexpected_number_of_affected_rows_is_refused(server: MariaDb, target: TargetSection) -> None:
     # a keyless delete that matches no row is detected
     with pytest.raises(TargetRefused, match="touched 0 rows instead of 1"):
         apply(target, Window(0, 1).put((1, "a")).unlog("never there"))
     assert read_table(server) == []
 
 
-def test_missing_written_key_fails_the_segment(server: MariaDb, target: Target) -> None:
+def test_missing_written_key_fails_the_segment(server: MariaDb, target: TargetSection) -> None:
     # with a unique key that only the target has, REPLACE silently removes a row
     execute(server, "ALTER TABLE app.t ADD UNIQUE (v)")
     with pytest.raises(Drift, match="1 of 2 written rows are on the target"):
@@ -135,7 +135,7 @@ def test_missing_written_key_fails_the_segment(server: MariaDb, target: Target) 
     assert checkpoint(server)["commitTS"] == 0
 
 
-def test_unexpected_table_is_drift_before_the_first_write(server: MariaDb, target: Target) -> None:
+def test_unexpected_table_is_drift_before_the_first_write(server: MariaDb, target: TargetSection) -> None:
     # definitions are compared per segment
     window = Window(0, 1).put((1, "a"))
     window.plans[0] = replace(window.plans[0], expected=expect_tables([], target.db_type, absent=[("app", "t")]))
@@ -144,7 +144,7 @@ def test_unexpected_table_is_drift_before_the_first_write(server: MariaDb, targe
     assert read_table(server) == []
 
 
-def test_too_many_rows_for_one_transaction_are_refused(server: MariaDb, target: Target) -> None:
+def test_too_many_rows_for_one_transaction_are_refused(server: MariaDb, target: TargetSection) -> None:
     # no silent fallback to several transactions
     small = target.model_copy(update={"max_segment_rows": 2})
     with pytest.raises(Permanent, match="above the limit of 2: too many"):
@@ -153,7 +153,7 @@ def test_too_many_rows_for_one_transaction_are_refused(server: MariaDb, target: 
     assert apply(target, Window(0, 1).put((1, "a"), (2, "b")).put((3, "c"))).rows == 3
 
 
-def test_two_replications_cannot_share_a_checkpoint_row(server: MariaDb, target: Target) -> None:
+def test_two_replications_cannot_share_a_checkpoint_row(server: MariaDb, target: TargetSection) -> None:
     #
     apply(target, Window(0, 100).put((1, "a")))
     other = Window(100, 200).put((1, "b"))
@@ -168,7 +168,7 @@ def test_two_replications_cannot_share_a_checkpoint_row(server: MariaDb, target:
     assert checkpoint(server)["commitTS"] == 100
 
 
-def test_checkpoint_moved_by_another_writer_is_detected(server: MariaDb, target: Target) -> None:
+def test_checkpoint_moved_by_another_writer_is_detected(server: MariaDb, target: TargetSection) -> None:
     # a real drainer writes the same row
     moved = '{"consistent":true,"commitTS":150,"ts-map":{}}'
 
@@ -182,7 +182,7 @@ def test_checkpoint_moved_by_another_writer_is_detected(server: MariaDb, target:
     assert checkpoint(server)["commitTS"] == 150
 
 
-def test_checkpoint_row_of_a_drainer_is_resumed(server: MariaDb, target: Target) -> None:
+def test_checkpoint_row_of_a_drainer_is_resumed(server: MariaDb, target: TargetSection) -> None:
     # S3-06: the article's row, written by hand; int64 values stay exact
     ts = 414529105591271429
     by_hand = f'{{"consistent":false,"commitTS":{ts},"ts-map":{{}}}}'
@@ -204,7 +204,7 @@ def test_checkpoint_row_of_a_drainer_is_resumed(server: MariaDb, target: Target)
     assert [column[0] for column in columns] == ["clusterID", "checkPoint"]
 
 
-def test_first_writes_are_safe_forms_and_checkpoint_is_written_last(server: MariaDb, target: Target) -> None:
+def test_first_writes_are_safe_forms_and_checkpoint_is_written_last(server: MariaDb, target: TargetSection) -> None:
     # C-03, checked in the target's general log; S0-03: the number of statements depends on batches, not on rows
     apply(target, Window(0, 100))
     execute(server, "SET GLOBAL log_output = 'TABLE'", "TRUNCATE mysql.general_log", "SET GLOBAL general_log = 1")
@@ -233,7 +233,7 @@ def _release(texts: list[str]) -> int:
     return next(n for n, text in enumerate(texts) if "owner = ''" in text)
 
 
-def test_deletes_run_before_writes(server: MariaDb, target: Target) -> None:
+def test_deletes_run_before_writes(server: MariaDb, target: TargetSection) -> None:
     # Invariant 6: the lake may return batches in any order, but phase 1 ends before phase 2
     window = Window(0, 1).put((1, "new")).statement("DELETE FROM app.t WHERE id = 1", Phase.DELETE)
     apply(target, window)
@@ -246,13 +246,13 @@ def test_wrong_password_is_refused_with_the_user_name(server: MariaDb) -> None:
         apply(target_of(server, user="reader", password="wrong"), Window(0, 1))
 
 
-def test_unreachable_target_is_a_retryable_error(target: Target) -> None:
+def test_unreachable_target_is_a_retryable_error(target: TargetSection) -> None:
     nowhere = target.model_copy(update={"port": 1, "connect_timeout_s": 1.0})
     with pytest.raises(TargetUnavailable, match="cannot be reached"):
         apply(nowhere, Window(0, 1))
 
 
-def test_segments_that_differ_from_the_manifest_are_refused(server: MariaDb, target: Target) -> None:
+def test_segments_that_differ_from_the_manifest_are_refused(server: MariaDb, target: TargetSection) -> None:
     # finalize executes only the pinned plan
     window = Window(0, 10).put((1, "a"))
     with pytest.raises(CheckpointConflict, match="not those of the manifest"):
@@ -261,7 +261,7 @@ def test_segments_that_differ_from_the_manifest_are_refused(server: MariaDb, tar
 
 
 @pytest.mark.servers("mariadb")  # MariaDB answers SHOW MASTER STATUS as a TiDB does
-def test_ts_map_stays_empty_without_a_secondary_timestamp(server: MariaDb, target: Target) -> None:
+def test_ts_map_stays_empty_without_a_secondary_timestamp(server: MariaDb, target: TargetSection) -> None:
     # S3-07: a TiDB answers SHOW MASTER STATUS with its own timestamp; here the answer is empty, so the map stays empty
     apply(target.model_copy(update={"db_type": "tidb"}), Window(0, 10))
     assert checkpoint(server)["ts-map"] == {}
@@ -269,18 +269,18 @@ def test_ts_map_stays_empty_without_a_secondary_timestamp(server: MariaDb, targe
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_tidb_timestamp_is_read_after_the_last_batch(
-    server: MariaDb, target: Target, mode: str, monkeypatch: pytest.MonkeyPatch
+    server: MariaDb, target: TargetSection, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S3-07: TiDB's form of the answer; all rows are visible at the time of the query
-    real, seen = Session.fetch_rows, []
+    real, seen = TargetSession.fetch_rows, []
 
-    def answer(self: Session, sql: str, arguments: Sequence[object] = ()) -> list[tuple[object, ...]]:
+    def answer(self: TargetSession, sql: str, arguments: Sequence[object] = ()) -> list[tuple[object, ...]]:
         if sql != "SHOW MASTER STATUS":
             return real(self, sql, arguments)
         seen.append(len(read_table(server)))
         return [("tidb-binlog", 414529105591271430, "", "", "")]
 
-    monkeypatch.setattr(Session, "fetch_rows", answer)
+    monkeypatch.setattr(TargetSession, "fetch_rows", answer)
     like_tidb = target.model_copy(update={"db_type": "tidb", "mode": mode, "worker_count": 2})
     apply(like_tidb, Window(0, 10).put((1, "a")).put((2, "b")))
     assert seen == [2]

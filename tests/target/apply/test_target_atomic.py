@@ -8,7 +8,7 @@ import pytest
 from support.mariadb import MariaDb, rows
 from support.windows import CLUSTER, NAME, Crash, Window, apply, at
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import Permanent, Transient
 from binlake.target import apply_window
 from binlake.target.commands.setaside import set_aside
@@ -25,7 +25,7 @@ def three_batches() -> Window:
 
 @pytest.mark.parametrize(("limit", "most"), [("max_segment_rows", 2), ("max_segment_bytes", 80)])
 def test_segment_found_too_large_while_applying_leaves_nothing(
-    server: MariaDb, target: Target, limit: str, most: int
+    server: MariaDb, target: TargetSection, limit: str, most: int
 ) -> None:
     # the size was not counted before; each batch has one row and 34 characters, so the third exceeds the limit
     steps: list[str] = []
@@ -38,7 +38,7 @@ def test_segment_found_too_large_while_applying_leaves_nothing(
 
 @pytest.mark.parametrize("known", [{"rows": 4}, {"bytes": 101}], ids=["rows", "bytes"])
 def test_segment_known_to_be_too_large_is_refused_before_its_first_batch(
-    server: MariaDb, target: Target, known: dict[str, int]
+    server: MariaDb, target: TargetSection, known: dict[str, int]
 ) -> None:
     # not after minutes of work that must be rolled back
     window, steps = three_batches(), []
@@ -49,7 +49,7 @@ def test_segment_known_to_be_too_large_is_refused_before_its_first_batch(
     assert rows(server, "SELECT * FROM app.log") == []
 
 
-def test_stop_request_ends_the_run_at_the_next_batch_and_leaves_nothing(server: MariaDb, target: Target) -> None:
+def test_stop_request_ends_the_run_at_the_next_batch_and_leaves_nothing(server: MariaDb, target: TargetSection) -> None:
     # R-60, S4-35
     flag, window, steps = StopFlag(), three_batches(), []
     stop = at("batch", 2, flag.set)
@@ -65,7 +65,7 @@ def test_stop_request_ends_the_run_at_the_next_batch_and_leaves_nothing(server: 
     assert apply(target, window).rows == 3
 
 
-def test_ledger_records_whether_a_segment_was_applied_atomically(server: MariaDb, target: Target) -> None:
+def test_ledger_records_whether_a_segment_was_applied_atomically(server: MariaDb, target: TargetSection) -> None:
     # after a try in another mode, readers have seen the segment in part
     def crash() -> None:
         raise Crash
@@ -82,7 +82,7 @@ def test_ledger_records_whether_a_segment_was_applied_atomically(server: MariaDb
 
 @pytest.mark.parametrize(("mode", "applied_as"), [("atomic", 1), ("parallel", 0)])
 def test_ledger_records_skipped_batches_of_a_table_set_aside(
-    server: MariaDb, target: Target, mode: str, applied_as: int
+    server: MariaDb, target: TargetSection, mode: str, applied_as: int
 ) -> None:
     # U-16, invariant 11; the presence of its keys is not checked either
     apply(target, Window(0, 100).put((1, "a")))

@@ -11,10 +11,10 @@ from support.mariadb import MariaDb, rows
 from support.tabledefs import col, primary, table
 from support.windows import Window, apply
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import Drift, TargetRefused
 from binlake.statements import UNCHECKED, TableStatements, build_images_from_rows
-from binlake.target import Session
+from binlake.target import TargetSession
 from binlake.target.apply.batches import run_batch
 
 
@@ -41,7 +41,7 @@ def test_error_names_the_row_of_a_statement_in_commit_order() -> None:
     sql = f"DELETE FROM `d`.`t` WHERE `id` = 7 AND `v` = '{'x' * 400}' LIMIT 1 /* commit_ts 41 */"
     refused = replace(batch, table="", sql=(sql,), expect=(1,))
     with pytest.raises(TargetRefused, match="touched 0 rows instead of 1") as stopped:
-        run_batch(cast(Session, Touching(0)), refused)
+        run_batch(cast(TargetSession, Touching(0)), refused)
     where = stopped.value.where
     assert (where["table"], where["commit_ts"]) == ("d.t", "41")
     assert where["row"] == "`id` = ? AND `v` = ?"
@@ -51,7 +51,7 @@ def test_error_names_the_row_of_a_statement_in_commit_order() -> None:
 def test_error_of_a_one_table_batch_names_the_batch() -> None:
     (batch,) = Window(0, 100).unlog("x").written
     with pytest.raises(TargetRefused, match="touched 2 rows instead of 1") as stopped:
-        run_batch(cast(Session, Touching(2)), batch)
+        run_batch(cast(TargetSession, Touching(2)), batch)
     assert "row" not in stopped.value.where
     assert stopped.value.tables == (("app", "log"),)
 
@@ -67,13 +67,13 @@ def test_delete_that_leaves_a_row_stops_and_an_absent_row_is_counted(*, alike: b
     alone = [f"SELECT 1 FROM `app`.`t` WHERE `a`={a} AND `b`={a + 1}" for a in (1, 3, 5)]
 
     all_found = Touching(3)
-    assert run_batch(cast(Session, all_found), batch) == 0
+    assert run_batch(cast(TargetSession, all_found), batch) == 0
     assert all_found.executed == list(batch.sql)
     absent = Touching(1)
-    assert run_batch(cast(Session, absent), batch) == 2
+    assert run_batch(cast(TargetSession, absent), batch) == 2
     assert absent.executed[1:] == [" UNION ALL ".join(alone)]
     with pytest.raises(Drift, match="the target still has 2 rows that a DELETE by key had to remove") as stopped:
-        run_batch(cast(Session, Touching(1, there=2)), batch)
+        run_batch(cast(TargetSession, Touching(1, there=2)), batch)
     assert stopped.value.tables == (("app", "t"),)
     assert "1" not in str(stopped.value.where["statement"])
 
@@ -82,9 +82,9 @@ def test_delete_in_commit_order_that_leaves_its_row_stops() -> None:
     (batch,) = Window(0, 100).log("x").written
     sql = "DELETE FROM `d`.`t` WHERE `id` = 7 LIMIT 1"
     safe = replace(batch, table="", kind="ordered", sql=(sql,), expect=(UNCHECKED,))
-    assert run_batch(cast(Session, Touching(0)), safe) == 1
+    assert run_batch(cast(TargetSession, Touching(0)), safe) == 1
     with pytest.raises(Drift, match="still has 1 rows") as stopped:
-        run_batch(cast(Session, Touching(0, there=1)), safe)
+        run_batch(cast(TargetSession, Touching(0, there=1)), safe)
     assert stopped.value.tables == (("d", "t"),)
 
 
@@ -92,14 +92,14 @@ def test_batch_without_an_expected_count_per_statement_fails() -> None:
     (batch,) = Window(0, 100).log("x").written
     session = Touching(1)
     with pytest.raises(ValueError, match="shorter"):
-        run_batch(cast(Session, session), replace(batch, sql=(*batch.sql, "DELETE FROM app.log")))
+        run_batch(cast(TargetSession, session), replace(batch, sql=(*batch.sql, "DELETE FROM app.log")))
     assert session.executed == list(batch.sql)
 
 
 @pytest.mark.mariadb
 @pytest.mark.parametrize("lose", ["request", "answer"])
 def test_batch_with_a_lost_commit_is_applied_once(
-    server: MariaDb, target: Target, lose: Literal["request", "answer"]
+    server: MariaDb, target: TargetSection, lose: Literal["request", "answer"]
 ) -> None:
     # R-61, invariant 9: the COMMITs before it belong to the fence, the opening and the first batch
     steps: list[str] = []

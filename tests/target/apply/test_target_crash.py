@@ -16,7 +16,7 @@ from support.mariadb import MariaDb, execute, rows
 from support.windows import Crash, Window, apply, apply_in_child, apply_in_runs, at, crashing, signal_me
 
 from binlake.base.sqlsession import VARIABLES
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import TargetBusy, TargetUnavailable
 from binlake.target import read_position
 from binlake.target.claim.writers import TRIES
@@ -71,7 +71,7 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("step", "number"), STEPS)
-def test_killed_process_is_resumed_exactly_once(server: MariaDb, target: Target, step: str, number: int) -> None:
+def test_killed_process_is_resumed_exactly_once(server: MariaDb, target: TargetSection, step: str, number: int) -> None:
     # U-32, R-17, invariant 9: kill -9 before, in and after each transaction; the keyless table is exact
     pid = apply_in_child(target, window(), at(step, number, signal_me(signal.SIGKILL)))
     assert wait_for_exit(pid) == -signal.SIGKILL
@@ -83,7 +83,7 @@ def test_killed_process_is_resumed_exactly_once(server: MariaDb, target: Target,
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_window_delivered_three_times_with_random_crashes(server: MariaDb, target: Target, seed: int) -> None:
+def test_window_delivered_three_times_with_random_crashes(server: MariaDb, target: TargetSection, seed: int) -> None:
     # S4-36, S4-48
     chance = random.Random(seed)
     hook = crashing(chance, 0.12)
@@ -99,7 +99,9 @@ def test_window_delivered_three_times_with_random_crashes(server: MariaDb, targe
 
 @pytest.mark.parametrize("lose", ["request", "answer"])
 @pytest.mark.parametrize("commit", range(1, 9))
-def test_lost_commit_is_checked_and_not_repeated(server: MariaDb, target: Target, commit: int, lose: str) -> None:
+def test_lost_commit_is_checked_and_not_repeated(
+    server: MariaDb, target: TargetSection, commit: int, lose: str
+) -> None:
     # both outcomes of every COMMIT of an apply, including those of the fence and the opening
     with CuttingProxy(target.host, target.port, at=commit, lose=lose) as proxy:
         through = target.model_copy(update={"port": proxy.port})
@@ -110,7 +112,7 @@ def test_lost_commit_is_checked_and_not_repeated(server: MariaDb, target: Target
     assert_whole(server)
 
 
-def test_session_killed_outside_commit_is_transient(server: MariaDb, target: Target) -> None:
+def test_session_killed_outside_commit_is_transient(server: MariaDb, target: TargetSection) -> None:
     # S0-03: the link is cut once; the retry ends with equal data
     def cut() -> None:
         for (session,) in rows(server, "SELECT id FROM information_schema.processlist WHERE info IS NULL"):
@@ -124,7 +126,7 @@ def test_session_killed_outside_commit_is_transient(server: MariaDb, target: Tar
     assert_whole(server)
 
 
-def test_sigterm_stops_between_batches_and_releases_the_lease(server: MariaDb, target: Target) -> None:
+def test_sigterm_stops_between_batches_and_releases_the_lease(server: MariaDb, target: TargetSection) -> None:
     # R-60, S4-35
     pid = apply_in_child(target, window(), at("batch", 1, signal_me(signal.SIGTERM)))
     assert wait_for_exit(pid) == 1
@@ -136,7 +138,7 @@ def test_sigterm_stops_between_batches_and_releases_the_lease(server: MariaDb, t
 
 
 def test_lock_wait_timeout_repeats_the_whole_segment(
-    server: MariaDb, target: Target, monkeypatch: pytest.MonkeyPatch
+    server: MariaDb, target: TargetSection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the lock wait times out twice, then the other transaction ends
     monkeypatch.setitem(VARIABLES, "innodb_lock_wait_timeout", "1")
@@ -152,7 +154,7 @@ def test_lock_wait_timeout_repeats_the_whole_segment(
 
 
 def test_permanent_lock_fails_after_a_bounded_number_of_tries(
-    server: MariaDb, target: Target, monkeypatch: pytest.MonkeyPatch
+    server: MariaDb, target: TargetSection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(VARIABLES, "innodb_lock_wait_timeout", "0")
     execute(server, "INSERT INTO app.t VALUES (3, 'old')")
@@ -169,7 +171,7 @@ def test_permanent_lock_fails_after_a_bounded_number_of_tries(
     assert_whole(server)
 
 
-def test_killed_server_is_resumed_exactly_once(server: MariaDb, target: Target) -> None:
+def test_killed_server_is_resumed_exactly_once(server: MariaDb, target: TargetSection) -> None:
     # The target is durable too: it keeps what was committed and nothing else
     def die(restart: Callable[[], object]) -> Callable[[], None]:
         def act() -> None:
@@ -184,7 +186,7 @@ def test_killed_server_is_resumed_exactly_once(server: MariaDb, target: Target) 
     assert_whole(server)
 
 
-def test_open_window_can_be_read(target: Target) -> None:
+def test_open_window_can_be_read(target: TargetSection) -> None:
     # plan and compact take the open window before any other
     assert read_position(target, "shop", 0).window is None
     with pytest.raises(Crash):
@@ -194,7 +196,7 @@ def test_open_window_can_be_read(target: Target) -> None:
     assert read_position(target, "shop", 0).window is None
 
 
-def test_cost_of_a_slow_link_is_per_batch(server: MariaDb, target: Target) -> None:
+def test_cost_of_a_slow_link_is_per_batch(server: MariaDb, target: TargetSection) -> None:
     # S0-03: 10,000 rows in batches of 100 over a link with a delay
     big = Window(0, 100)
     for start in range(0, 10_000, 100):

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from support.mariadb import MariaDb, rows
 from support.windows import Crash, Window, apply, at, wait_until
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.target import read_position
 
 pytestmark = pytest.mark.mariadb
@@ -26,7 +26,7 @@ def crash() -> None:
     raise Crash
 
 
-def test_retry_executes_only_batches_not_in_the_ledger(server: MariaDb, target: Target) -> None:
+def test_retry_executes_only_batches_not_in_the_ledger(server: MariaDb, target: TargetSection) -> None:
     # S4-32: progress is durable with every batch, so no interval is needed
     parallel = target.model_copy(update={"mode": "parallel", "worker_count": 1})
     with pytest.raises(Crash):
@@ -36,7 +36,7 @@ def test_retry_executes_only_batches_not_in_the_ledger(server: MariaDb, target: 
     assert apply(parallel, build_window()).batches == 10
 
 
-def test_checkpoint_waits_for_the_slowest_connection(server: MariaDb, target: Target) -> None:
+def test_checkpoint_waits_for_the_slowest_connection(server: MariaDb, target: TargetSection) -> None:
     # S4-33, S4-34: later batches of other connections do not move the checkpoint, and `consistent` is false
     slow, seen = threading.Lock(), []
 
@@ -51,7 +51,7 @@ def test_checkpoint_waits_for_the_slowest_connection(server: MariaDb, target: Ta
     assert read_position(target, "shop", 0).commit_ts == 100
 
 
-def test_worker_count_is_the_number_of_connections(target: Target) -> None:  # S4-30
+def test_worker_count_is_the_number_of_connections(target: TargetSection) -> None:  # S4-30
     together, users = threading.Barrier(3, timeout=120), set()
 
     def hook(step: str) -> None:
@@ -62,5 +62,5 @@ def test_worker_count_is_the_number_of_connections(target: Target) -> None:  # S
     apply(target.model_copy(update={"mode": "parallel", "worker_count": 3}), build_window(9), hook)
     assert len(users) == 3
     with pytest.raises(ValidationError):
-        Target(**{"worker-count": 0})  # type: ignore[arg-type]
-    assert Target().worker_count == 16  # type: ignore[call-arg]
+        TargetSection(**{"worker-count": 0})  # type: ignore[arg-type]
+    assert TargetSection().worker_count == 16  # type: ignore[call-arg]

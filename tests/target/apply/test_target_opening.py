@@ -10,11 +10,11 @@ import pytest
 from support.mariadb import MariaDb, execute, rows
 from support.windows import CLUSTER, NAME, Crash, Window, apply, at
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import CheckpointConflict
 from binlake.statements.batch import Phase
 from binlake.statements.preserve import format_copy_prefix
-from binlake.target import Session
+from binlake.target import TargetSession
 from binlake.target.apply.opening import is_window_applied
 from binlake.target.session.tables import create_tables
 
@@ -29,10 +29,10 @@ def find_tables(server: MariaDb, name: str) -> list[tuple[str]]:
     return rows(server, "SELECT table_name FROM information_schema.tables WHERE table_name = %s", (name,))
 
 
-def test_checkpoint_moved_past_the_window_by_another_tool_counts_as_applied(target: Target) -> None:
+def test_checkpoint_moved_past_the_window_by_another_tool_counts_as_applied(target: TargetSection) -> None:
     # a drainer's checkpoint, and no window of Binlake so far
     window = Window(100, 200).put((1, "a")).manifest()
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         create_tables(session, target.checkpoint_schema)
         for commit_ts, applied in ((199, False), (200, True), (201, True)):
             text = f'{{"consistent":true,"commitTS":{commit_ts},"ts-map":{{}}}}'
@@ -41,7 +41,9 @@ def test_checkpoint_moved_past_the_window_by_another_tool_counts_as_applied(targ
             assert is_window_applied(session, target.checkpoint_schema, window) is applied
 
 
-def test_window_ending_with_a_ddl_is_open_until_its_last_segment_is_applied(server: MariaDb, target: Target) -> None:
+def test_window_ending_with_a_ddl_is_open_until_its_last_segment_is_applied(
+    server: MariaDb, target: TargetSection
+) -> None:
     # the DDL has moved the checkpoint to hi
     window = Window(100, 200).ddl(200, "ALTER TABLE t ADD COLUMN w INT", [("app", "t")]).log("behind")
     with pytest.raises(Crash):
@@ -67,7 +69,7 @@ def derive_unchanged(window: Window) -> Window:
 
 @pytest.mark.parametrize("derived", [derive_unchanged, derive_ordered])
 def test_open_window_with_a_gap_in_its_ledger_is_refused(
-    server: MariaDb, target: Target, derived: Callable[[Window], Window]
+    server: MariaDb, target: TargetSection, derived: Callable[[Window], Window]
 ) -> None:
     # a copy with a gap replaced the target between two runs
     window = Window(100, 300).log("one").log("two").ddl(200, "ALTER TABLE t ADD COLUMN w INT", [("app", "t")])
@@ -87,7 +89,7 @@ def test_open_window_with_a_gap_in_its_ledger_is_refused(
     assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [("one",), ("three",), ("two",)]
 
 
-def test_copied_values_stay_for_the_open_window_and_go_with_the_next(server: MariaDb, target: Target) -> None:
+def test_copied_values_stay_for_the_open_window_and_go_with_the_next(server: MariaDb, target: TargetSection) -> None:
     # a run that resumes the window reads the values from before its first write
     copy, window = f"{format_copy_prefix(NAME)}t", Window(100, 200).put((1, "a"))
     with pytest.raises(Crash):

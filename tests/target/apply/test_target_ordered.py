@@ -22,7 +22,7 @@ from support.windows import Crash, Window, apply, apply_ordered_in_child, at, cr
 from binlake.base.redaction import show_row_values
 from binlake.changes.net import RowEvent
 from binlake.changes.ordered import PlanOptions
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import CheckpointConflict, TargetRefused
 from binlake.statements import BatchLimits, StatementBatch
 from binlake.statements.batch import compute_statement_digest
@@ -34,7 +34,7 @@ SMALL = PlanOptions(workers=4, limits=BatchLimits(rows=3), round_rows=12)
 
 
 @pytest.fixture
-def ordered(target: Target, server: MariaDb, monkeypatch: pytest.MonkeyPatch) -> Target:
+def ordered(target: TargetSection, server: MariaDb, monkeypatch: pytest.MonkeyPatch) -> TargetSection:
     """The target with the histories' tables, four connections, and a checkpoint that moves as often as possible."""
     monkeypatch.setattr(ordered_mode, "CHECKPOINT_S", 0.0)
     execute(
@@ -70,7 +70,9 @@ def checkpoint(server: MariaDb) -> tuple[int, bool]:
 
 @pytest.mark.parametrize("safe", [False, True])
 @pytest.mark.parametrize("multiple_rows", [False, True])
-def test_result_equals_serial_execution(server: MariaDb, ordered: Target, safe: bool, multiple_rows: bool) -> None:
+def test_result_equals_serial_execution(
+    server: MariaDb, ordered: TargetSection, safe: bool, multiple_rows: bool
+) -> None:
     # S3-20, S4-21, R-36: swaps of unique values, moved keys, delete and insert, equal rows without a key
     for seed, strategy in enumerate(("causality", "flush")):
         execute(server, "DELETE FROM d.t", "DELETE FROM d.log", "DROP DATABASE IF EXISTS tidb_binlog")
@@ -91,7 +93,9 @@ STEPS = [
 
 @pytest.mark.soak_on("mysql")
 @pytest.mark.parametrize(("step", "number"), STEPS)
-def test_killed_process_is_resumed_exactly_once(server: MariaDb, ordered: Target, step: str, number: int) -> None:
+def test_killed_process_is_resumed_exactly_once(
+    server: MariaDb, ordered: TargetSection, step: str, number: int
+) -> None:
     # S3-20, R-17, invariant 9: kill -9 in and between the transactions of several connections; plain forms
     history = History(7, 60)
     found = window(plan(history.events, SMALL))
@@ -106,7 +110,7 @@ def test_killed_process_is_resumed_exactly_once(server: MariaDb, ordered: Target
 
 @pytest.mark.soak_on("mysql")
 @pytest.mark.parametrize("seed", range(3))
-def test_random_crashes_neither_lose_nor_duplicate_rows(server: MariaDb, ordered: Target, seed: int) -> None:
+def test_random_crashes_neither_lose_nor_duplicate_rows(server: MariaDb, ordered: TargetSection, seed: int) -> None:
     # S4-36
     chance, history = random.Random(seed), History(seed + 20, 40)
     found = window(plan(history.events, SMALL))
@@ -121,7 +125,7 @@ def test_random_crashes_neither_lose_nor_duplicate_rows(server: MariaDb, ordered
 
 
 @pytest.mark.parametrize("lose", ["request", "answer"])
-def test_lost_commit_is_checked_and_not_repeated(server: MariaDb, ordered: Target, lose: str) -> None:
+def test_lost_commit_is_checked_and_not_repeated(server: MariaDb, ordered: TargetSection, lose: str) -> None:
     # R-61: COMMITs of a worker's batch, and of the checkpoint between two rounds
     history = History(3, 25)
     found = window(plan(history.events, SMALL))
@@ -133,7 +137,7 @@ def test_lost_commit_is_checked_and_not_repeated(server: MariaDb, ordered: Targe
         assert_model(server, history)
 
 
-def test_checkpoint_moves_over_whole_transactions_only(server: MariaDb, ordered: Target) -> None:
+def test_checkpoint_moves_over_whole_transactions_only(server: MariaDb, ordered: TargetSection) -> None:
     # S0-72, S3-05, S4-33: at any time, everything up to the checkpoint is on the target
     history = History(11, 50)
     batches = plan(history.events, SMALL)
@@ -156,7 +160,7 @@ def insert(key: int, commit_ts: int = 1) -> tuple[object, RowEvent]:
     return KEYED, RowEvent(commit_ts, 0, key, "insert", None, {"id": str(key), "u": None, "v": None})
 
 
-def test_unrelated_groups_run_in_parallel(server: MariaDb, ordered: Target) -> None:
+def test_unrelated_groups_run_in_parallel(server: MariaDb, ordered: TargetSection) -> None:
     # S4-15: two unrelated groups are open at once
     together = threading.Barrier(2, timeout=120)
     options = PlanOptions(workers=2, limits=BatchLimits(rows=1))
@@ -166,7 +170,7 @@ def test_unrelated_groups_run_in_parallel(server: MariaDb, ordered: Target) -> N
     assert rows(server, "SELECT COUNT(*) FROM d.t") == [(2,)]
 
 
-def test_refused_row_leaves_the_checkpoint_before_it(server: MariaDb, ordered: Target) -> None:
+def test_refused_row_leaves_the_checkpoint_before_it(server: MariaDb, ordered: TargetSection) -> None:
     # S0-72: rows of later transactions may be on the target; after the fix a rerun completes the window
     options = PlanOptions(workers=2, limits=BatchLimits(rows=2), round_rows=2)
     batches = plan([insert(n, n) for n in range(1, 9)], options)
@@ -180,7 +184,7 @@ def test_refused_row_leaves_the_checkpoint_before_it(server: MariaDb, ordered: T
     assert rows(server, "SELECT COUNT(*) FROM d.t") == [(8,)]
 
 
-def test_keyless_delete_without_a_match_is_detected(ordered: Target) -> None:
+def test_keyless_delete_without_a_match_is_detected(ordered: TargetSection) -> None:
     # R-44
     lines = table("log", col("line"), col("n"))
     events = [(lines, RowEvent(1, 0, 0, "delete", {"line": "7", "n": None}, None))]
@@ -216,7 +220,7 @@ def _values_shown() -> Iterator[None]:
     ids=["update", "second update", "delete"],
 )
 def test_change_without_a_matching_row_names_the_row_outside_safe_mode(
-    server: MariaDb, ordered: Target, events: list[Any], row: str, commit_ts: str, multiple_rows: bool
+    server: MariaDb, ordered: TargetSection, events: list[Any], row: str, commit_ts: str, multiple_rows: bool
 ) -> None:
     execute(server, "INSERT INTO d.t VALUES (1, NULL, 1)")
     options = replace(SMALL, multiple_rows=multiple_rows)
@@ -229,7 +233,7 @@ def test_change_without_a_matching_row_names_the_row_outside_safe_mode(
     apply(ordered, window(plan(events, options, safe=True), 0, 1 << 60))
 
 
-def test_multi_row_delete_with_a_missing_row_names_all_its_rows(server: MariaDb, ordered: Target) -> None:
+def test_multi_row_delete_with_a_missing_row_names_all_its_rows(server: MariaDb, ordered: TargetSection) -> None:
     execute(server, "INSERT INTO d.t VALUES (1, NULL, 1)")
     batches = plan([delete(1, 5), delete(7, 6)], replace(SMALL, multiple_rows=True, workers=1))
     with pytest.raises(TargetRefused, match="touched 1 rows instead of 2") as stopped:
@@ -241,7 +245,7 @@ def test_multi_row_delete_with_a_missing_row_names_all_its_rows(server: MariaDb,
     assert rows(server, "SELECT id FROM d.t") == [(1,)]
 
 
-def test_update_that_changes_nothing_counts_as_found(server: MariaDb, ordered: Target) -> None:
+def test_update_that_changes_nothing_counts_as_found(server: MariaDb, ordered: TargetSection) -> None:
     # By default, servers count changed rows; the session asks them to count matched rows.
     execute(server, "INSERT INTO d.t VALUES (1, NULL, 1)", "INSERT INTO d.log VALUES (3, 3)")
     same = RowEvent(2, 0, 1, "update", {"line": "3", "n": "3"}, {"line": "3", "n": "3"})
@@ -249,14 +253,14 @@ def test_update_that_changes_nothing_counts_as_found(server: MariaDb, ordered: T
     assert rows(server, "SELECT id, v FROM d.t") == [(1, 1)]
 
 
-def test_batches_out_of_order_are_refused(ordered: Target) -> None:
+def test_batches_out_of_order_are_refused(ordered: TargetSection) -> None:
     # R-62
     batches = plan([insert(n) for n in range(4)], PlanOptions(workers=1, limits=BatchLimits(rows=1)))
     with pytest.raises(CheckpointConflict, match="are out of order"):
         apply(ordered, window(batches[::-1]))
 
 
-def test_example_of_the_documents_gives_the_documented_rows(server: MariaDb, ordered: Target) -> None:
+def test_example_of_the_documents_gives_the_documented_rows(server: MariaDb, ordered: TargetSection) -> None:
     # S0-21, S0-22: the six changes in order, in plain forms, on MariaDB
     execute(server, "CREATE TABLE d.test (id INT PRIMARY KEY, name INT)")
     test = table("test", col("id"), col("name"), keys=(primary("id"),))
@@ -277,7 +281,7 @@ def test_example_of_the_documents_gives_the_documented_rows(server: MariaDb, ord
     assert rows(server, "SELECT * FROM d.test ORDER BY id") == [(1, 12), (2, 12)]
 
 
-def test_itest_example_gives_the_same_rows_with_slow_workers(server: MariaDb, ordered: Target) -> None:
+def test_itest_example_gives_the_same_rows_with_slow_workers(server: MariaDb, ordered: TargetSection) -> None:
     # S0-69, S4-16: ends as {(4, 15), (5, 14)} whichever connection is slow
     itest = table("itest", col("id"), col("age"), keys=(primary("id"),))
     history = [((3, 2), (4, 15)), ((2, 1), (5, 14)), ((3, 2), None)]
@@ -300,7 +304,7 @@ def test_itest_example_gives_the_same_rows_with_slow_workers(server: MariaDb, or
         assert rows(server, "SELECT * FROM d.itest ORDER BY id") == [(4, 15), (5, 14)]
 
 
-def test_statements_derived_for_another_mode_are_applied_as_derived(ordered: Target) -> None:
+def test_statements_derived_for_another_mode_are_applied_as_derived(ordered: TargetSection) -> None:
     # R-62: the configuration changed between convert and finalize
     assert apply(ordered, Window(0, 1).put((1, "a"))).modes == {"atomic": 1}
     found = window(plan([insert(1)], SMALL), 1, 2)

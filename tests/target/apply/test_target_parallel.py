@@ -32,10 +32,10 @@ from support.windows import (
 )
 
 from binlake.base.sqlsession import VARIABLES
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import Drift, Fenced, TargetBusy, TargetRefused, TargetUnavailable, Transient
 from binlake.statements.batch import Phase, StatementBatch
-from binlake.target import Session, apply_window
+from binlake.target import TargetSession, apply_window
 from binlake.target.claim.fence import Fence, format_lock_name, take_fence
 from binlake.target.session.tables import create_tables
 
@@ -45,7 +45,7 @@ LEDGER = "tidb_binlog.binlake_ledger"
 
 
 @pytest.fixture
-def parallel(target: Target) -> Target:
+def parallel(target: TargetSection) -> TargetSection:
     """The target in mode parallel with three connections."""
     return target.model_copy(update={"mode": "parallel", "worker_count": 3})
 
@@ -81,7 +81,7 @@ def count_transactions(server: MariaDb) -> list[int]:
 
 
 @pytest.mark.soak_on("mysql")
-def test_each_batch_is_one_transaction_on_one_of_all_connections(server: MariaDb, parallel: Target) -> None:
+def test_each_batch_is_one_transaction_on_one_of_all_connections(server: MariaDb, parallel: TargetSection) -> None:
     # S3-01, S0-65, S0-66: three transactions are open at once; readers see consistent=false until the end (S3-05)
     together, seen = threading.Barrier(3, timeout=120), []
     big = Window(0, 100)
@@ -102,7 +102,7 @@ def test_each_batch_is_one_transaction_on_one_of_all_connections(server: MariaDb
     assert apply(parallel, big).state == "already"
 
 
-def test_source_transaction_stays_whole_only_in_atomic_mode(server: MariaDb, target: Target) -> None:
+def test_source_transaction_stays_whole_only_in_atomic_mode(server: MariaDb, target: TargetSection) -> None:
     # S3-01, R-30: the ledger says which mode was used
     apply(target.model_copy(update={"mode": "atomic"}), Window(0, 1).put((1, "a")).put((2, "b")))
     assert count_transactions(server) == []
@@ -111,7 +111,7 @@ def test_source_transaction_stays_whole_only_in_atomic_mode(server: MariaDb, tar
 
 @pytest.mark.parametrize("limits", [{"max_segment_rows": 2}, {"max_segment_bytes": 80}], ids=["rows", "bytes"])
 def test_auto_mode_is_atomic_up_to_the_limit_and_reports_the_mode(
-    server: MariaDb, target: Target, limits: dict[str, int]
+    server: MariaDb, target: TargetSection, limits: dict[str, int]
 ) -> None:
     # R-30: no silent fallback
     auto = target.model_copy(update={"mode": "auto", **limits})
@@ -138,7 +138,7 @@ class Watching(Window):
         yield from super().read_batches(segment, phase)
 
 
-def test_deletes_are_stored_before_the_first_write(server: MariaDb, parallel: Target) -> None:
+def test_deletes_are_stored_before_the_first_write(server: MariaDb, parallel: TargetSection) -> None:
     # U-14, S0-67, S0-71, invariant 6. Mutants: the phases swapped; both phases in one call of `each`
     execute(server, "ALTER TABLE app.t ADD UNIQUE (v)")
     apply(parallel, Window(0, 1).put(*((key, f"old{key}") for key in range(1, 6))))
@@ -153,7 +153,7 @@ def test_deletes_are_stored_before_the_first_write(server: MariaDb, parallel: Ta
     assert rows(server, "SELECT id, v FROM app.t ORDER BY id") == [(key + 5, f"old{key}") for key in range(1, 6)]
 
 
-def test_missing_written_key_fails_the_segment(server: MariaDb, parallel: Target) -> None:
+def test_missing_written_key_fails_the_segment(server: MariaDb, parallel: TargetSection) -> None:
     # R-13. Mutant: `each(presence.groups…)` removed from parallel.apply_rows
     execute(server, "ALTER TABLE app.t ADD UNIQUE (v)")
     lost = Window(0, 1).put((1, "same"), verify=True).put((2, "same"), verify=True)
@@ -166,7 +166,7 @@ def test_missing_written_key_fails_the_segment(server: MariaDb, parallel: Target
     assert sum(count_transactions(server)) == 2
 
 
-def test_statements_changed_after_their_application_are_refused(server: MariaDb, parallel: Target) -> None:
+def test_statements_changed_after_their_application_are_refused(server: MariaDb, parallel: TargetSection) -> None:
     # R-62. Mutant: the comparison of digests removed from progress.is_recorded
     found = Window(0, 10).put((1, "a")).statement("REPLACE INTO app.nowhere VALUES (1)")
     single = parallel.model_copy(update={"worker_count": 1})
@@ -201,7 +201,9 @@ STEPS = [
 
 @pytest.mark.soak_on("mysql")
 @pytest.mark.parametrize(("step", "number"), STEPS)
-def test_killed_process_is_resumed_exactly_once(server: MariaDb, parallel: Target, step: str, number: int) -> None:
+def test_killed_process_is_resumed_exactly_once(
+    server: MariaDb, parallel: TargetSection, step: str, number: int
+) -> None:
     # R-17, S3-20, invariant 9: kill -9 around every kind of transaction, several in flight; the keyless table is exact
     pid = apply_in_child(parallel, window(), at(step, number, signal_me(signal.SIGKILL)))
     assert wait_for_exit(pid) == -signal.SIGKILL
@@ -212,7 +214,9 @@ def test_killed_process_is_resumed_exactly_once(server: MariaDb, parallel: Targe
 
 @pytest.mark.soak_on("mysql")
 @pytest.mark.parametrize("seed", range(4))
-def test_window_is_exact_in_any_mix_of_modes_with_random_crashes(server: MariaDb, target: Target, seed: int) -> None:
+def test_window_is_exact_in_any_mix_of_modes_with_random_crashes(
+    server: MariaDb, target: TargetSection, seed: int
+) -> None:
     # S4-36, S4-48, R-17: a window started in one mode may be finished in another
     chance = random.Random(seed)
     hook = crashing(chance, 0.12)
@@ -229,7 +233,9 @@ def test_window_is_exact_in_any_mix_of_modes_with_random_crashes(server: MariaDb
 
 @pytest.mark.parametrize("lose", ["request", "answer"])
 @pytest.mark.parametrize("commit", [3, 5, 6, 11])
-def test_lost_commit_is_checked_and_not_repeated(server: MariaDb, parallel: Target, commit: int, lose: str) -> None:
+def test_lost_commit_is_checked_and_not_repeated(
+    server: MariaDb, parallel: TargetSection, commit: int, lose: str
+) -> None:
     # R-61: whichever batch it is. Mutant: `_is_stored` of a batch returns False
     with CuttingProxy(parallel.host, parallel.port, at=commit, lose=lose) as proxy:
         through = parallel.model_copy(update={"port": proxy.port, "worker_count": 2})
@@ -241,12 +247,12 @@ def test_lost_commit_is_checked_and_not_repeated(server: MariaDb, parallel: Targ
 
 
 def test_fence_is_held_only_by_connections_that_a_takeover_can_end(
-    server: MariaDb, parallel: Target, monkeypatch: pytest.MonkeyPatch
+    server: MariaDb, parallel: TargetSection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # R-02: a process stopped while it holds the fence would block each takeover until the server's lock timeout
     real, unnamed, named = Fence.prove, [], []
 
-    def prove(self: Fence, session: Session) -> int:
+    def prove(self: Fence, session: TargetSession) -> int:
         count = real(self, session)
         row = f"SELECT 1 FROM tidb_binlog.binlake_fence WHERE task = '{NAME}' AND worker = {self.worker}"
         try:
@@ -267,7 +273,7 @@ def test_fence_is_held_only_by_connections_that_a_takeover_can_end(
     assert_whole(server)
 
 
-def test_process_taken_over_writes_no_further_batch(server: MariaDb, parallel: Target) -> None:
+def test_process_taken_over_writes_no_further_batch(server: MariaDb, parallel: TargetSection) -> None:
     # R-02: the takeover did not end its sessions (a proxy hides them). Mutant: fence.prove removed from FencedWriter
     def taken_over() -> None:
         execute(server, "UPDATE tidb_binlog.binlake_fence SET epoch = epoch + 1")
@@ -280,9 +286,9 @@ def test_process_taken_over_writes_no_further_batch(server: MariaDb, parallel: T
     assert len(rows(server, "SELECT line FROM app.log")) == 3
 
 
-def test_takeover_waits_for_the_transactions_of_all_connections(server: MariaDb, parallel: Target) -> None:
+def test_takeover_waits_for_the_transactions_of_all_connections(server: MariaDb, parallel: TargetSection) -> None:
     # R-02: the claim raises the epoch in the rows of all workers, so no worker may hold a lock on its row
-    one, two, three = Session(parallel), Session(parallel), Session(parallel)
+    one, two, three = TargetSession(parallel), TargetSession(parallel), TargetSession(parallel)
     create_tables(one, "tidb_binlog")
     fence = take_fence(one, parallel, NAME)
     worker = fence.with_worker(3)
@@ -304,7 +310,7 @@ def test_takeover_waits_for_the_transactions_of_all_connections(server: MariaDb,
         session.close()
 
 
-def test_takeover_ends_the_sessions_of_all_workers(server: MariaDb, parallel: Target) -> None:
+def test_takeover_ends_the_sessions_of_all_workers(server: MariaDb, parallel: TargetSection) -> None:
     # R-02: a stopped process keeps transactions open on every connection
     stopped = apply_in_child(parallel, window(), at("batch", 2, signal_me(signal.SIGSTOP)))
     wait_until(lambda: is_stopped(stopped), 60)
@@ -315,7 +321,7 @@ def test_takeover_ends_the_sessions_of_all_workers(server: MariaDb, parallel: Ta
     assert_whole(server)
 
 
-def test_deadlock_repeats_only_the_affected_batch(server: MariaDb, parallel: Target) -> None:
+def test_deadlock_repeats_only_the_affected_batch(server: MariaDb, parallel: TargetSection) -> None:
     # R-38: the batch holds row 1 and waits for row 50; the other holds row 50, asks for row 1, and weighs more
     execute(server, f"INSERT INTO app.t VALUES {', '.join(f'({key}, 0)' for key in range(1, 200))}")
     execute(server, "DROP TABLE IF EXISTS app.heavy", "CREATE TABLE app.heavy (a INT)")
@@ -348,7 +354,7 @@ def test_deadlock_repeats_only_the_affected_batch(server: MariaDb, parallel: Tar
 
 @pytest.mark.soak_on("mysql")
 def test_permanent_lock_fails_the_run_and_leaves_the_checkpoint(
-    server: MariaDb, parallel: Target, monkeypatch: pytest.MonkeyPatch
+    server: MariaDb, parallel: TargetSection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(VARIABLES, "innodb_lock_wait_timeout", "0")
     execute(server, "INSERT INTO app.t VALUES (3, 'old')")
@@ -364,7 +370,7 @@ def test_permanent_lock_fails_the_run_and_leaves_the_checkpoint(
     assert_whole(server)
 
 
-def test_refused_batch_stops_all_workers_and_leaves_the_checkpoint(server: MariaDb, parallel: Target) -> None:
+def test_refused_batch_stops_all_workers_and_leaves_the_checkpoint(server: MariaDb, parallel: TargetSection) -> None:
     # S0-72: rows of other tables may be on the target; after the fix a rerun completes the window
     found = Window(0, 10).log("x").put((1, "b" * 30)).log("y")
     with pytest.raises(TargetRefused, match="too long"):
@@ -376,7 +382,7 @@ def test_refused_batch_stops_all_workers_and_leaves_the_checkpoint(server: Maria
     assert checkpoint(server) == ("10", 1)
 
 
-def test_error_while_reading_batches_fails_the_segment(server: MariaDb, parallel: Target) -> None:
+def test_error_while_reading_batches_fails_the_segment(server: MariaDb, parallel: TargetSection) -> None:
     # R-62: a batch that cannot be read, or is not the pinned one, stops the segment
     class Broken(Window):
         def read_batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
@@ -390,7 +396,7 @@ def test_error_while_reading_batches_fails_the_segment(server: MariaDb, parallel
     assert checkpoint(server) == ("0", 0)
 
 
-def test_sigterm_completes_running_batches_and_releases_the_lease(server: MariaDb, parallel: Target) -> None:
+def test_sigterm_completes_running_batches_and_releases_the_lease(server: MariaDb, parallel: TargetSection) -> None:
     # R-60, S4-34, S4-35: running batches are stored whole, the others are not started
     pid = apply_in_child(parallel, window(), at("batch", 1, signal_me(signal.SIGTERM)))
     assert wait_for_exit(pid) == 1
@@ -401,7 +407,7 @@ def test_sigterm_completes_running_batches_and_releases_the_lease(server: MariaD
     assert_whole(server)
 
 
-def test_server_killed_within_a_commit_is_resumed_exactly_once(server: MariaDb, parallel: Target) -> None:
+def test_server_killed_within_a_commit_is_resumed_exactly_once(server: MariaDb, parallel: TargetSection) -> None:
     # The server has what was committed and nothing else, and the next run looks it up
     def die() -> None:
         server.kill9()

@@ -14,7 +14,7 @@ from support.mariadb import MariaDb, execute, rows
 from support.windows import CLUSTER, NAME, Window, apply
 
 from binlake.cli import run as main
-from binlake.config.model import Lake, Replication, Target
+from binlake.config.model import LakeSection, Replication, TargetSection
 from binlake.errors import CheckpointConflict, TargetRefused, TargetUnavailable
 from binlake.target import Checkpoint, read_checkpoint, read_checkpoint_ts, read_open_window, read_position
 from binlake.target.apply.position import read_tables_aside
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.mariadb
 BY_HAND = '{"consistent":false,"commitTS":414529105591271429,"ts-map":{}}'
 
 
-def replication(target: Target | None) -> Replication:
-    return Replication(name=NAME, lake=Lake(path="/nowhere"), target=target)
+def replication(target: TargetSection | None) -> Replication:
+    return Replication(name=NAME, lake=LakeSection(path="/nowhere"), target=target)
 
 
 def insert_by_hand(server: MariaDb, *clusters: int) -> None:
@@ -38,7 +38,7 @@ def insert_by_hand(server: MariaDb, *clusters: int) -> None:
     )
 
 
-def test_articles_checkpoint_row_is_read_exactly(server: MariaDb, target: Target) -> None:
+def test_articles_checkpoint_row_is_read_exactly(server: MariaDb, target: TargetSection) -> None:
     # S3-06
     insert_by_hand(server, CLUSTER)
     found = read_checkpoint(replication(target), CLUSTER)
@@ -48,7 +48,7 @@ def test_articles_checkpoint_row_is_read_exactly(server: MariaDb, target: Target
     assert read_checkpoint_ts(replication(target), CLUSTER) == 414529105591271429
 
 
-def test_missing_checkpoint_is_read_as_none(server: MariaDb, target: Target) -> None:
+def test_missing_checkpoint_is_read_as_none(server: MariaDb, target: TargetSection) -> None:
     assert read_checkpoint_ts(replication(None), CLUSTER) is None
     assert read_checkpoint_ts(replication(target), CLUSTER) is None
     position = read_position(target, NAME, CLUSTER)
@@ -60,7 +60,7 @@ def test_missing_checkpoint_is_read_as_none(server: MariaDb, target: Target) -> 
     assert rows(server, "SHOW TABLES IN tidb_binlog") == [("checkpoint",)]
 
 
-def test_cluster_id_0_selects_the_only_row(server: MariaDb, target: Target) -> None:
+def test_cluster_id_0_selects_the_only_row(server: MariaDb, target: TargetSection) -> None:
     # tidb-binlog 5.8
     insert_by_hand(server, CLUSTER)
     assert read_checkpoint_ts(replication(target), 0) == 414529105591271429
@@ -69,14 +69,14 @@ def test_cluster_id_0_selects_the_only_row(server: MariaDb, target: Target) -> N
         read_checkpoint_ts(replication(target), 0)
 
 
-def test_damaged_checkpoint_row_is_reported(server: MariaDb, target: Target) -> None:
+def test_damaged_checkpoint_row_is_reported(server: MariaDb, target: TargetSection) -> None:
     insert_by_hand(server, CLUSTER)
     execute(server, "UPDATE tidb_binlog.checkpoint SET checkPoint = 'nonsense'")
     with pytest.raises(CheckpointConflict, match="nonsense"):
         read_checkpoint_ts(replication(target), CLUSTER)
 
 
-def test_unreachable_target_is_not_taken_for_one_without_a_checkpoint(target: Target) -> None:
+def test_unreachable_target_is_not_taken_for_one_without_a_checkpoint(target: TargetSection) -> None:
     with pytest.raises(TargetUnavailable):
         read_checkpoint_ts(replication(target.model_copy(update={"port": 1})), CLUSTER)
 
@@ -94,7 +94,7 @@ def test_checkpoint_keeps_unknown_keys_and_large_numbers(ts: int, consistent: bo
 
 
 @pytest.fixture
-def file(tmp_path: Path, target: Target) -> Iterator[Path]:
+def file(tmp_path: Path, target: TargetSection) -> Iterator[Path]:
     """The replication's TOML file."""
     path = tmp_path / "shop.toml"
     path.write_text(
@@ -107,7 +107,7 @@ def file(tmp_path: Path, target: Target) -> Iterator[Path]:
 
 
 def test_checkpoint_show_prints_timestamps_as_strings(
-    target: Target, file: Path, capsys: pytest.CaptureFixture[str]
+    target: TargetSection, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     apply(target, Window(0, 414529105591271429).put((1, "a")))
     capsys.readouterr()
@@ -122,7 +122,7 @@ def test_checkpoint_show_prints_timestamps_as_strings(
 
 
 def test_checkpoint_adopt_takes_over_another_replications_row(
-    server: MariaDb, target: Target, file: Path, capsys: pytest.CaptureFixture[str]
+    server: MariaDb, target: TargetSection, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # R-23
     apply(target, Window(0, 1).put((1, "a")))
@@ -136,7 +136,7 @@ def test_checkpoint_adopt_takes_over_another_replications_row(
 
 
 def test_checkpoint_set_writes_the_position_of_a_restored_dump(
-    target: Target, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    target: TargetSection, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # S4-02
     (tmp_path / "metadata").write_text("SHOW MASTER STATUS:\n\tLog: tidb-binlog\n\tPos: 420747102018863124\n")
@@ -155,7 +155,7 @@ def test_checkpoint_set_writes_the_position_of_a_restored_dump(
 
 
 def test_checkpoint_set_refuses_a_mysql_dump_without_commit_ts(
-    target: Target, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    target: TargetSection, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "metadata").write_text("SHOW MASTER STATUS:\n\tLog: bin.000001\n\tPos: 4\n")
     words = ["checkpoint", "set", "--replication", str(file), "--cluster-id", str(CLUSTER), "--base", str(tmp_path)]
@@ -170,7 +170,7 @@ def _die(step: str) -> None:
 
 
 def test_checkpoint_adopt_closes_a_window_that_the_other_replication_left_open(
-    server: MariaDb, target: Target, file: Path, capsys: pytest.CaptureFixture[str]
+    server: MariaDb, target: TargetSection, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # R-16, R-23: the adopting replication does not know its manifest
     apply(target, Window(0, 1).put((1, "a")))
@@ -194,7 +194,7 @@ def test_checkpoint_adopt_closes_a_window_that_the_other_replication_left_open(
 
 
 def test_checkpoint_adopt_refuses_a_segment_begun_in_parallel_mode(
-    server: MariaDb, target: Target, file: Path, capsys: pytest.CaptureFixture[str]
+    server: MariaDb, target: TargetSection, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # R-17: some of its batches are applied, and only its ledger and manifest can finish it exactly
     def die(step: str) -> None:
@@ -217,7 +217,7 @@ def count_ledger_rows(server: MariaDb) -> int:
     return len(rows(server, "SELECT 1 FROM tidb_binlog.binlake_ledger"))
 
 
-def test_own_open_window_is_read_before_that_of_another_replication(server: MariaDb, target: Target) -> None:
+def test_own_open_window_is_read_before_that_of_another_replication(server: MariaDb, target: TargetSection) -> None:
     with pytest.raises(ConnectionAbortedError):
         apply(target, Window(1, 5).put((1, "b")), _die)
     execute(
@@ -238,7 +238,7 @@ def test_replication_without_sql_sink_has_no_open_window_and_no_tables_aside() -
     assert read_tables_aside(replication(None), CLUSTER) == []
 
 
-def test_tables_set_aside_are_listed(target: Target) -> None:
+def test_tables_set_aside_are_listed(target: TargetSection) -> None:
     apply(target, Window(0, 100).put((1, "a")))
     assert read_tables_aside(replication(target), CLUSTER) == []
     set_aside(target, CLUSTER, NAME, [("app", "t"), ("app", "log")], "by hand", 0)
@@ -249,7 +249,7 @@ def test_tables_set_aside_are_listed(target: Target) -> None:
     ]
 
 
-def test_unreadable_progress_is_not_taken_for_no_open_window(server: MariaDb, target: Target) -> None:
+def test_unreadable_progress_is_not_taken_for_no_open_window(server: MariaDb, target: TargetSection) -> None:
     # R-16: otherwise a window before the open one would be planned
     execute(server, "CREATE DATABASE tidb_binlog", "CREATE TABLE tidb_binlog.binlake_progress (task INT)")
     with pytest.raises(TargetRefused, match="open_lo"):

@@ -8,10 +8,10 @@ import pytest
 from support.mariadb import MariaDb, execute
 from support.tabledefs import col, primary, table
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.rows.schema import mysqltypes as t
 from binlake.target.apply.presence import find_present_keys
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 pytestmark = pytest.mark.mariadb
 
@@ -27,7 +27,7 @@ RAW = table("raw", col("k", t.VARCHAR, flen=8, not_null=True, charset="binary"),
 
 
 @pytest.fixture
-def session(server: MariaDb, target: Target) -> Iterator[Session]:
+def session(server: MariaDb, target: TargetSection) -> Iterator[TargetSession]:
     execute(
         server,
         "CREATE TABLE app.pair (id BIGINT, name VARCHAR(20), v INT, PRIMARY KEY (id, name))",
@@ -35,24 +35,24 @@ def session(server: MariaDb, target: Target) -> Iterator[Session]:
         "INSERT INTO app.pair VALUES (1, 'a', 0), (2, 'it''s', 0), (3, 'ö', 0)",
         "INSERT INTO app.raw VALUES (x'00FF')",
     )
-    opened = Session(target)
+    opened = TargetSession(target)
     yield opened
     opened.close()
 
 
-def test_indexes_of_present_keys_are_returned(session: Session) -> None:
+def test_indexes_of_present_keys_are_returned(session: TargetSession) -> None:
     asked = [("1", "a"), ("1", "b"), ("2", "it's"), ("3", "ö"), ("3", "Ö")]
     assert find_present_keys(session, PAIR, asked) == [0, 2, 3]
     assert find_present_keys(session, RAW, [("00FF",), ("00FE",)]) == [0]
     assert find_present_keys(session, PAIR, []) == []
 
 
-def test_keys_are_checked_in_several_queries(session: Session) -> None:
+def test_keys_are_checked_in_several_queries(session: TargetSession) -> None:
     asked = [(str(number), "a") for number in range(1000, 2, -1)] + [("1", "a")]
     assert find_present_keys(session, PAIR, asked) == [len(asked) - 1]
 
 
 @pytest.mark.parametrize("gone", ["DROP TABLE app.pair", "ALTER TABLE app.pair CHANGE name other VARCHAR(20)"])
-def test_missing_table_or_key_column_has_no_present_keys(session: Session, gone: str) -> None:
+def test_missing_table_or_key_column_has_no_present_keys(session: TargetSession, gone: str) -> None:
     session.execute(gone)
     assert find_present_keys(session, PAIR, [("1", "a")]) == []

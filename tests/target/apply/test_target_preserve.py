@@ -14,7 +14,7 @@ from support.tabledefs import col, key, primary, table
 from support.windows import Crash, Window, apply, apply_in_child, at, crashing, signal_me
 
 from binlake.changes.ordered import RowForms
-from binlake.config.model import Target, TargetTable
+from binlake.config.model import TargetSection, TargetTable
 from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -24,7 +24,7 @@ from binlake.target.definitions.forms import build_expected_form
 from binlake.target.definitions.shape import derive_shape
 from binlake.target.relay import RelayLog
 from binlake.target.relay.files import FolderStorage
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 pytestmark = pytest.mark.mariadb
 
@@ -39,7 +39,7 @@ BOTH_KEYS = f"new_id INT AUTO_INCREMENT UNIQUE, id INT PRIMARY KEY, u INT UNIQUE
 ROWS = [(1, 1, "a"), (2, 2, "b"), (3, 3, "c"), (4, 4, "d")]
 
 
-def build_preserved_table(server: MariaDb, target: Target, create: str) -> TableDef:
+def build_preserved_table(server: MariaDb, target: TargetSection, create: str) -> TableDef:
     """Create app.kept by `create` with ROWS and extra values for each; return the definition that both sides share."""
     execute(server, f"CREATE TABLE app.kept ({create})")
     for id_, u, v in ROWS:
@@ -53,7 +53,7 @@ def build_preserved_table(server: MariaDb, target: Target, create: str) -> Table
         keys=(primary("id"), key("u", "u")),
         db="app",
     )
-    session = Session(target)
+    session = TargetSession(target)
     try:
         there = read_definitions(session, [("app", "kept")], target.db_type).tables["app", "kept"]
     finally:
@@ -99,7 +99,7 @@ def move_rows(definition: TableDef) -> History:
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 @pytest.mark.parametrize(("create", "column"), [(OTHER_KEY, "u"), (BOTH_KEYS, "id")], ids=["other key", "both keys"])
 def test_extra_values_follow_swapped_moved_and_new_rows(
-    server: MariaDb, target: Target, mode: str, create: str, column: str
+    server: MariaDb, target: TargetSection, mode: str, create: str, column: str
 ) -> None:
     # R-12, S4-26, S4-10: the surrogate key is not renumbered, values move with their row
     definition = build_preserved_table(server, target, create)
@@ -121,7 +121,9 @@ def test_extra_values_follow_swapped_moved_and_new_rows(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_extra_values_survive_random_crashes_and_mode_changes(server: MariaDb, target: Target, seed: int) -> None:
+def test_extra_values_survive_random_crashes_and_mode_changes(
+    server: MariaDb, target: TargetSection, seed: int
+) -> None:
     # R-12, R-17: an interrupted window is finished in any mode with the values from before its first write
     chance = Random(seed)
     create, column = [(OTHER_KEY, "u"), (BOTH_KEYS, "id")][seed % 2]
@@ -147,7 +149,7 @@ def test_extra_values_survive_random_crashes_and_mode_changes(server: MariaDb, t
      ("parallel", "after_commit", 8)],
 )  # fmt: skip
 def test_extra_values_survive_a_kill_between_copy_and_writes(
-    server: MariaDb, target: Target, tmp_path: Path, mode: str, step: str, number: int
+    server: MariaDb, target: TargetSection, tmp_path: Path, mode: str, step: str, number: int
 ) -> None:
     # R-12, invariant 10: kill -9; the retry, in the other mode and from relay files, does not copy half-written values
     definition = build_preserved_table(server, target, BOTH_KEYS)
@@ -164,7 +166,7 @@ def test_extra_values_survive_a_kill_between_copy_and_writes(
     assert_rows(server, history, before, "id")
 
 
-def test_copies_left_by_a_crash_are_dropped_by_the_next_window(server: MariaDb, target: Target) -> None:
+def test_copies_left_by_a_crash_are_dropped_by_the_next_window(server: MariaDb, target: TargetSection) -> None:
     definition = build_preserved_table(server, target, BOTH_KEYS)
     planned = window(definition, move_rows(definition), 100, 200)
     commits = 2  # the opening, then the segment
@@ -177,7 +179,7 @@ def test_copies_left_by_a_crash_are_dropped_by_the_next_window(server: MariaDb, 
     assert rows(server, kept) == [(0,)]
 
 
-def test_rows_written_in_place_need_no_copy(server: MariaDb, target: Target) -> None:
+def test_rows_written_in_place_need_no_copy(server: MariaDb, target: TargetSection) -> None:
     # R-12: if both sides share one key, columns that a statement does not name keep their values, also in safe mode
     definition = build_preserved_table(server, target, OTHER_KEY)
     history = History(ROWS).update(1, v="y").update(2, id=5).delete(3).insert(3, 3, "z").delete(4).insert(6, 6, "n")
@@ -188,7 +190,7 @@ def test_rows_written_in_place_need_no_copy(server: MariaDb, target: Target) -> 
     assert_rows(server, history, before, "u")
 
 
-def test_mode_ordered_keeps_extra_values_outside_safe_mode(server: MariaDb, target: Target) -> None:
+def test_mode_ordered_keeps_extra_values_outside_safe_mode(server: MariaDb, target: TargetSection) -> None:
     # R-12: an UPDATE names the source's columns only, even for a moved key
     definition = build_preserved_table(server, target, OTHER_KEY)
     before, history = own_values(server, "u"), History(ROWS).update(1, v="z").update(2, u=6).update(3, id=5)
@@ -199,7 +201,7 @@ def test_mode_ordered_keeps_extra_values_outside_safe_mode(server: MariaDb, targ
     assert_rows(server, history, before, "u")
 
 
-def test_row_refused_by_the_targets_own_key_fails_the_window(server: MariaDb, target: Target) -> None:
+def test_row_refused_by_the_targets_own_key_fails_the_window(server: MariaDb, target: TargetSection) -> None:
     # R-13: the presence check and the server's own check apply to every statement form
     definition = build_preserved_table(server, target, OTHER_KEY)
     execute(server, "ALTER TABLE app.kept ADD UNIQUE (v)")

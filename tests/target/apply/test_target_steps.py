@@ -13,17 +13,17 @@ from support.cutting import CuttingProxy
 from support.mariadb import MariaDb, execute, rows
 from support.windows import NAME, Window, apply, target_of
 
-from binlake.config.model import Loopback, Target
+from binlake.config.model import LoopbackSection, TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, Drift, TargetUnavailable
 from binlake.statements.batch import INJECTED, REPLACED
 from binlake.statements.preserve import format_copy_prefix
-from binlake.target import Expected, SegmentPlan, Session, StatementSource, apply_window
+from binlake.target import ExpectedState, SegmentPlan, StatementSource, TargetSession, apply_window
 from binlake.target.apply.apply import choose_mode
 from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.definitions.definitions import read_definitions
 from binlake.window.manifest import ApplyManifest
 
-NOWHERE = Target(host="127.0.0.1", port=1, user="nobody", db_type="mariadb", connect_timeout_s=1.0)
+NOWHERE = TargetSection(host="127.0.0.1", port=1, user="nobody", db_type="mariadb", connect_timeout_s=1.0)
 T = ("app", "t")
 
 
@@ -78,21 +78,21 @@ def test_mode_auto_depends_on_configuration_and_segment_size(
     mode: str, sizes: tuple[int | None, int | None], chosen: str
 ) -> None:
     #
-    target = Target.model_validate({"mode": mode, "max_segment_rows": 10, "max_segment_bytes": 100})
+    target = TargetSection.model_validate({"mode": mode, "max_segment_rows": 10, "max_segment_bytes": 100})
     plan = SegmentPlan(0, 200, 1, rows=sizes[0], bytes=sizes[1])
     assert choose_mode(target, plan) == chosen
     assert choose_mode(target, replace(plan, ordered=True)) == "ordered"
 
 
 @pytest.mark.mariadb
-def test_unknown_mode_is_refused_before_the_first_row(server: MariaDb, target: Target) -> None:
+def test_unknown_mode_is_refused_before_the_first_row(server: MariaDb, target: TargetSection) -> None:
     with pytest.raises(ConfigError, match="not in this build"):
         apply(target.model_copy(update={"mode": "sideways"}), Window(0, 1).put((1, "a")))
     assert rows(server, "SELECT * FROM app.t") == []
 
 
 @pytest.mark.mariadb
-def test_relay_is_written_before_the_target_and_deleted_after(target: Target) -> None:
+def test_relay_is_written_before_the_target_and_deleted_after(target: TargetSection) -> None:
     # Invariant 10
     steps: list[str] = []
 
@@ -112,8 +112,8 @@ def test_relay_is_written_before_the_target_and_deleted_after(target: Target) ->
 
 
 @pytest.mark.mariadb
-def test_loopback_control_marks_each_transaction_from_the_first_window(server: MariaDb, target: Target) -> None:
-    config = Loopback(loopback_control=True, sync_ddl=True, channel_id=7, mark_schema="tidb_binlog")
+def test_loopback_control_marks_each_transaction_from_the_first_window(server: MariaDb, target: TargetSection) -> None:
+    config = LoopbackSection(loopback_control=True, sync_ddl=True, channel_id=7, mark_schema="tidb_binlog")
     window = Window(0, 100).put((1, "a"))
     apply_window(target, window.manifest(), window, marks=LoopbackMarks.of(config, NAME))
     marked = f"SELECT channel_id, val FROM tidb_binlog.{config.mark_table}"
@@ -122,10 +122,10 @@ def test_loopback_control_marks_each_transaction_from_the_first_window(server: M
 
 
 @pytest.mark.mariadb
-def test_result_counts_the_work_of_this_run(server: MariaDb, target: Target) -> None:
+def test_result_counts_the_work_of_this_run(server: MariaDb, target: TargetSection) -> None:
     window = Window(0, 500).put((1, "a"), (2, "b")).log("x").into(target, T)
-    with closing(Session(target)) as session:
-        log = Expected(tables=read_definitions(session, [("app", "log")], target.db_type).tables)
+    with closing(TargetSession(target)) as session:
+        log = ExpectedState(tables=read_definitions(session, [("app", "log")], target.db_type).tables)
     window.ddl(100, "ALTER TABLE t ADD COLUMN w INT", [T])
     window.ddl(200, "ALTER TABLE t ADD COLUMN x INT", [T])
     window.ddl(300, "ALTER TABLE t ADD COLUMN y INT", [T])
@@ -148,13 +148,13 @@ def test_result_counts_the_work_of_this_run(server: MariaDb, target: Target) -> 
 
 @pytest.mark.mariadb
 def test_ddl_that_left_another_table_than_the_sources_stops_before_the_next_rows(
-    server: MariaDb, target: Target
+    server: MariaDb, target: TargetSection
 ) -> None:
     # later rows would lose every value that the target's definition lacks
     execute(server, "CREATE TABLE app.wider (id BIGINT PRIMARY KEY, v VARCHAR(20), w INT)")
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         wider = read_definitions(session, [("app", "wider")], target.db_type).tables["app", "wider"]
-    window = Window(0, 200).ddl(100, "ALTER TABLE t ADD COLUMN other INT", [T], Expected(tables={T: wider}))
+    window = Window(0, 200).ddl(100, "ALTER TABLE t ADD COLUMN other INT", [T], ExpectedState(tables={T: wider}))
     with pytest.raises(Drift, match=r"app\.t: .*\bw\b") as stopped:
         apply(target, window.put((1, "a")))
     assert (stopped.value.where["segment"], stopped.value.tables) == ("1", (T,))
@@ -162,7 +162,9 @@ def test_ddl_that_left_another_table_than_the_sources_stops_before_the_next_rows
 
 
 @pytest.mark.mariadb
-def test_copies_of_a_window_exist_for_its_batches_and_are_dropped_with_it(server: MariaDb, target: Target) -> None:
+def test_copies_of_a_window_exist_for_its_batches_and_are_dropped_with_it(
+    server: MariaDb, target: TargetSection
+) -> None:
     #
     copy = f"`tidb_binlog`.`{format_copy_prefix(NAME)}t`"
     execute(server, "INSERT INTO app.t VALUES (1, 'old')")
@@ -177,15 +179,15 @@ def test_copies_of_a_window_exist_for_its_batches_and_are_dropped_with_it(server
 @pytest.mark.mariadb
 @pytest.mark.parametrize("lose", ["request", "answer"])
 def test_tidb_timestamp_is_recorded_even_if_the_connection_is_lost(
-    server: MariaDb, target: Target, lose: Literal["request", "answer"], monkeypatch: pytest.MonkeyPatch
+    server: MariaDb, target: TargetSection, lose: Literal["request", "answer"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S3-07, R-61: this transaction does not change the progress, so the progress cannot tell whether it was committed
-    real = Session.fetch_rows
+    real = TargetSession.fetch_rows
 
-    def answer(self: Session, sql: str, arguments: Sequence[object] = ()) -> list[tuple[object, ...]]:
+    def answer(self: TargetSession, sql: str, arguments: Sequence[object] = ()) -> list[tuple[object, ...]]:
         return [("tidb-binlog", 7, "", "", "")] if sql == "SHOW MASTER STATUS" else real(self, sql, arguments)
 
-    monkeypatch.setattr(Session, "fetch_rows", answer)
+    monkeypatch.setattr(TargetSession, "fetch_rows", answer)
     steps: list[str] = []
     with CuttingProxy(target.host, target.port, at=4, lose=lose) as proxy:
         through = target_of(server, port=proxy.port, host="127.0.0.1", db_type="tidb")

@@ -14,7 +14,7 @@ from support.mariadb import MariaDb, execute, rows
 
 from binlake.errors import BinlakeError, CheckpointConflict, ConfigError
 from binlake.target import read_checkpoint, read_open_window
-from binlake.target.base.load import Base, find_base
+from binlake.target.base.load import BaseDump, find_base
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.servers("mariadb")]
 DATABASES = ("shop-1", "log")
@@ -252,7 +252,7 @@ def test_filters_and_routes_select_tables_and_row_rules_are_refused(server: Mari
     rules = {"filters": [{"schema-pattern": "log", "events": ["insert"], "action": "Ignore"}],
              "filter": {"kept-rows": "replace"}}  # fmt: skip
     with pytest.raises(ConfigError, match="rules change or leave out rows") as caught:
-        load_base(replication(server, **rules), Base(folder, BASE + 1), CLUSTER)
+        load_base(replication(server, **rules), BaseDump(folder, BASE + 1), CLUSTER)
     assert caught.value.where["tables"] == "log.empty, log.line"
 
 

@@ -12,7 +12,7 @@ import pytest
 from support.mariadb import MariaDb, execute, rows
 from support.windows import CLUSTER, NAME, Crash, Window, apply, at
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import CheckpointConflict, CheckpointMoved
 from binlake.target.commands.checkpoint import CheckpointCommand
 
@@ -47,7 +47,9 @@ PROGRESS_CHANGES: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("how", PROGRESS_CHANGES)
-def test_changed_progress_of_a_cut_apply_is_refused_until_it_is_back(server: MariaDb, target: Target, how: str) -> None:
+def test_changed_progress_of_a_cut_apply_is_refused_until_it_is_back(
+    server: MariaDb, target: TargetSection, how: str
+) -> None:
     mode = target.model_copy(update={"mode": "parallel", "worker_count": 1})
     with pytest.raises(Crash):
         apply(mode, build_window(), at("batch", 2, crash))  # one of the first segment's batches is stored
@@ -66,7 +68,7 @@ def test_changed_progress_of_a_cut_apply_is_refused_until_it_is_back(server: Mar
     assert read_lines(server) == LINES
 
 
-def test_changed_progress_is_believed_once_adopted(server: MariaDb, target: Target, tmp_path: Path) -> None:
+def test_changed_progress_is_believed_once_adopted(server: MariaDb, target: TargetSection, tmp_path: Path) -> None:
     with pytest.raises(Crash):
         apply(target, build_window(), at("opened", 1, crash))
     execute(server, *PROGRESS_CHANGES["removed"])
@@ -101,7 +103,7 @@ HARMLESS: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("how", HARMLESS)
-def test_change_between_two_windows_is_harmless(server: MariaDb, target: Target, how: str) -> None:
+def test_change_between_two_windows_is_harmless(server: MariaDb, target: TargetSection, how: str) -> None:
     apply(target, build_window())
     execute(server, *HARMLESS[how])
     again = Window(300, 400).log("five").log("six")
@@ -118,7 +120,7 @@ STOPPED: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("how", STOPPED)
-def test_change_below_an_open_window_is_refused(server: MariaDb, target: Target, how: str) -> None:
+def test_change_below_an_open_window_is_refused(server: MariaDb, target: TargetSection, how: str) -> None:
     with pytest.raises(Crash):
         apply(target, build_window(), at("ddl_done", 1, crash))
     before = read_lines(server)

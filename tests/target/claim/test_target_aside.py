@@ -15,12 +15,12 @@ from support.windows import CLUSTER, NAME, Crash, Window, apply, at, crashing
 
 from binlake.changes.net import RowEvent
 from binlake.changes.ordered import PlanOptions
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.ddl.definitions import LandedDdl
 from binlake.errors import CheckpointConflict, Drift, TargetRefused, Transient
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.statements.batch import parse_statement_table
-from binlake.target import Expected, SegmentPlan, Session
+from binlake.target import ExpectedState, SegmentPlan, TargetSession
 from binlake.target.apply.position import read_position
 from binlake.target.apply.settled import SettledTarget
 from binlake.target.claim.aside import read_aside
@@ -35,7 +35,7 @@ PASSED = "SELECT segment, phase, batch FROM tidb_binlog.binlake_ledger WHERE ato
 
 
 @pytest.fixture
-def policy(target: Target) -> Target:
+def policy(target: TargetSection) -> TargetSection:
     return target.model_copy(update={"on_table_error": "set-aside"})
 
 
@@ -44,13 +44,13 @@ def checkpoint(server: MariaDb) -> tuple[int, bool]:
     return found["commitTS"], found["consistent"]
 
 
-def list_aside(target: Target) -> dict[tuple[str, str], tuple[int, str]]:
-    with closing(Session(target)) as session:
+def list_aside(target: TargetSection) -> dict[tuple[str, str], tuple[int, str]]:
+    with closing(TargetSession(target)) as session:
         found = read_aside(session, target.checkpoint_schema, CLUSTER)
     return {name: (one.since, one.by) for name, one in found.items()}
 
 
-def window_of_both(target: Target, lo: int = 100, hi: int = 200, key: int = 1) -> Window:
+def window_of_both(target: TargetSection, lo: int = 100, hi: int = 200, key: int = 1) -> Window:
     """A window with rows of both tables, and their current definitions."""
     return Window(lo, hi).put((key, f"v{key}"), verify=True).log(f"line {key}").into(target, T, LOG)
 
@@ -66,7 +66,7 @@ def change_t(server: MariaDb) -> None:
 @pytest.mark.parametrize("broken", [drop_t, change_t])
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_broken_table_stops_the_run_by_default_and_can_be_set_aside_in_the_open_window(
-    server: MariaDb, target: Target, broken: Callable[[MariaDb], None], mode: str
+    server: MariaDb, target: TargetSection, broken: Callable[[MariaDb], None], mode: str
 ) -> None:  # U-16
     target = target.model_copy(update={"mode": mode})
     window = window_of_both(target)
@@ -88,7 +88,7 @@ def test_broken_table_stops_the_run_by_default_and_can_be_set_aside_in_the_open_
 @pytest.mark.parametrize("broken", [drop_t, change_t])
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_policy_sets_a_broken_table_aside_and_other_tables_continue(
-    server: MariaDb, policy: Target, broken: Callable[[MariaDb], None], mode: str
+    server: MariaDb, policy: TargetSection, broken: Callable[[MariaDb], None], mode: str
 ) -> None:  # U-16
     policy = policy.model_copy(update={"mode": mode})
     first, second = window_of_both(policy), window_of_both(policy, 200, 300, key=2)
@@ -106,7 +106,7 @@ def test_policy_sets_a_broken_table_aside_and_other_tables_continue(
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_refused_row_sets_its_table_aside_and_stored_rows_stay_exact(
-    server: MariaDb, policy: Target, mode: str
+    server: MariaDb, policy: TargetSection, mode: str
 ) -> None:
     policy = policy.model_copy(update={"mode": mode})
     window = Window(100, 200).log("a", "a").put((1, "x" * 30)).log("b").into(policy, T, LOG)
@@ -118,7 +118,7 @@ def test_refused_row_sets_its_table_aside_and_stored_rows_stay_exact(
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_missing_written_key_sets_its_table_aside(server: MariaDb, policy: Target, mode: str) -> None:  # R-13
+def test_missing_written_key_sets_its_table_aside(server: MariaDb, policy: TargetSection, mode: str) -> None:  # R-13
     policy = policy.model_copy(update={"mode": mode})
     execute(server, "ALTER TABLE app.t MODIFY v VARCHAR(20) COLLATE utf8mb4_general_ci, ADD UNIQUE KEY (v)")
     window = Window(100, 200).put((1, "a"), verify=True).put((2, "A"), verify=True).log("x").into(policy, T, LOG)
@@ -127,16 +127,16 @@ def test_missing_written_key_sets_its_table_aside(server: MariaDb, policy: Targe
     assert checkpoint(server) == (200, False)
 
 
-def window_around_ddl(target: Target, sql: str, names: list[tuple[str, str]]) -> Window:
+def window_around_ddl(target: TargetSection, sql: str, names: list[tuple[str, str]]) -> Window:
     """A window with rows, a DDL on `names`, and more rows."""
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         forms = read_definitions(session, names, target.db_type)
     window = Window(100, 300).log("before").into(target, LOG)
-    window.ddl(200, sql, names, Expected(tables=forms.tables))
+    window.ddl(200, sql, names, ExpectedState(tables=forms.tables))
     return window.log("behind").into(target, LOG)
 
 
-def test_refused_ddl_sets_only_its_table_aside(server: MariaDb, policy: Target) -> None:
+def test_refused_ddl_sets_only_its_table_aside(server: MariaDb, policy: TargetSection) -> None:
     execute(server, "INSERT INTO app.t VALUES (1, 'same'), (2, 'same')")
     window = window_around_ddl(policy, "ALTER TABLE t ADD UNIQUE KEY (v)", [T]).put((3, "c"))
     result = apply(policy, window)
@@ -149,8 +149,8 @@ def test_refused_ddl_sets_only_its_table_aside(server: MariaDb, policy: Target) 
     assert list_aside(policy) == {T: (199, "policy")}
 
 
-def test_failed_replacement_of_a_ddl_sets_its_table_aside(server: MariaDb, policy: Target) -> None:
-    nothing = Definitions((), ())
+def test_failed_replacement_of_a_ddl_sets_its_table_aside(server: MariaDb, policy: TargetSection) -> None:
+    nothing = DdlSide((), ())
     ddl = LandedDdl(200, 200, 199, 1, 1, 34, "app", "t", "q", "q", "apply", "", nothing, nothing)
     stands = build_refusing_batch(1, ddl, "it cannot be said: it's a 'sequence'" + "!" * 200 + "?")
     result = apply(policy, window_around_ddl(policy, stands.sql[-1], [T]).put((1, "a")))
@@ -160,7 +160,7 @@ def test_failed_replacement_of_a_ddl_sets_its_table_aside(server: MariaDb, polic
     assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [("before",), ("behind",)]
 
 
-def test_ddl_on_a_table_aside_sets_its_other_tables_aside(server: MariaDb, target: Target) -> None:
+def test_ddl_on_a_table_aside_sets_its_other_tables_aside(server: MariaDb, target: TargetSection) -> None:
     # After a rename that was not run, neither name matches the source.
     apply(target, window_of_both(target))
     set_aside(target, CLUSTER, NAME, [T], "by hand", 0)
@@ -171,14 +171,14 @@ def test_ddl_on_a_table_aside_sets_its_other_tables_aside(server: MariaDb, targe
     assert rows(server, "SHOW TABLES IN app") == [("log",), ("t",)]
 
 
-def test_ddl_on_a_database_runs_even_if_tables_in_it_are_aside(server: MariaDb, target: Target) -> None:
+def test_ddl_on_a_database_runs_even_if_tables_in_it_are_aside(server: MariaDb, target: TargetSection) -> None:
     apply(target, window_of_both(target))
     set_aside(target, CLUSTER, NAME, [T], "by hand", 0)
-    apply(target, Window(200, 400).ddl(300, "DROP DATABASE app", [("app", "")], Expected({"app": False})))
+    apply(target, Window(200, 400).ddl(300, "DROP DATABASE app", [("app", "")], ExpectedState({"app": False})))
     assert rows(server, "SHOW DATABASES LIKE 'app'") == []
 
 
-def test_other_tables_statements_of_an_ordered_batch_run(server: MariaDb, policy: Target) -> None:
+def test_other_tables_statements_of_an_ordered_batch_run(server: MariaDb, policy: TargetSection) -> None:
     execute(
         server,
         "DROP DATABASE IF EXISTS d",
@@ -210,7 +210,7 @@ def test_table_of_a_statement_is_read_from_its_beginning() -> None:
     assert parse_statement_table("UPDATE `a`.`b` SET `x` = 1") == ("a", "b")
 
 
-def test_server_wide_error_sets_no_table_aside(server: MariaDb, policy: Target) -> None:
+def test_server_wide_error_sets_no_table_aside(server: MariaDb, policy: TargetSection) -> None:
     window = window_of_both(policy)
     trigger = (
         "CREATE TRIGGER app.full BEFORE INSERT ON app.t FOR EACH ROW SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1021"
@@ -221,7 +221,7 @@ def test_server_wide_error_sets_no_table_aside(server: MariaDb, policy: Target) 
     assert list_aside(policy) == {}
 
 
-def test_no_more_tables_than_configured_are_set_aside(server: MariaDb, policy: Target) -> None:
+def test_no_more_tables_than_configured_are_set_aside(server: MariaDb, policy: TargetSection) -> None:
     policy = policy.model_copy(update={"most_set_aside": 1})
     window = window_of_both(policy)
     execute(server, "DROP TABLE app.t", "DROP TABLE app.log")
@@ -232,7 +232,7 @@ def test_no_more_tables_than_configured_are_set_aside(server: MariaDb, policy: T
 
 @pytest.mark.parametrize(("step", "number"), [("aside", 1), ("batch", 1), ("batch", 2), ("before_commit", 3)])
 def test_crash_around_setting_aside_resumes_with_the_same_tables_aside(
-    server: MariaDb, policy: Target, step: str, number: int
+    server: MariaDb, policy: TargetSection, step: str, number: int
 ) -> None:
     policy = policy.model_copy(update={"mode": "parallel", "worker_count": 1})
     window = Window(100, 200).log("a").put((1, "x" * 30)).log("b").into(policy, T, LOG)
@@ -248,7 +248,7 @@ def test_crash_around_setting_aside_resumes_with_the_same_tables_aside(
 
 
 def test_target_can_be_held_between_windows_and_is_consistent_after_the_last_table_returns(
-    server: MariaDb, target: Target
+    server: MariaDb, target: TargetSection
 ) -> None:
     apply(target, window_of_both(target))
     set_aside(target, CLUSTER, NAME, [T, LOG], "by hand", 0)
@@ -264,7 +264,7 @@ def test_target_can_be_held_between_windows_and_is_consistent_after_the_last_tab
     assert list_aside(target) == {}
 
 
-def test_table_aside_does_not_force_safe_mode_for_others(server: MariaDb, target: Target) -> None:
+def test_table_aside_does_not_force_safe_mode_for_others(server: MariaDb, target: TargetSection) -> None:
     # `consistent` is false although there was no other writer (R-59).
     auto = target.model_copy(update={"safe_mode": "auto"})
     apply(auto, window_of_both(auto))
@@ -274,7 +274,7 @@ def test_table_aside_does_not_force_safe_mode_for_others(server: MariaDb, target
     assert rows(server, "SELECT exit_ts FROM tidb_binlog.binlake_progress") == [(300,)]
 
 
-def test_tables_aside_and_inconsistent_applies_exclude_each_other(target: Target) -> None:
+def test_tables_aside_and_inconsistent_applies_exclude_each_other(target: TargetSection) -> None:
     target = target.model_copy(update={"safe_mode_duration_s": 0.0})
     apply(target, window_of_both(target))
     with SettledTarget(target, NAME, CLUSTER) as held:
@@ -287,7 +287,7 @@ def test_tables_aside_and_inconsistent_applies_exclude_each_other(target: Target
         held.apply(list(window_of_both(target).read_batches(0, 2))[:1], 300, consistent=False)
 
 
-def test_target_cannot_be_held_inside_an_open_window(server: MariaDb, target: Target) -> None:
+def test_target_cannot_be_held_inside_an_open_window(server: MariaDb, target: TargetSection) -> None:
     window = window_of_both(target)
     drop_t(server)
     with pytest.raises(Drift):
@@ -297,7 +297,9 @@ def test_target_cannot_be_held_inside_an_open_window(server: MariaDb, target: Ta
         SettledTarget(target, NAME, CLUSTER).__enter__()
 
 
-def test_target_of_an_older_version_gets_the_aside_table_with_its_next_window(server: MariaDb, target: Target) -> None:
+def test_target_of_an_older_version_gets_the_aside_table_with_its_next_window(
+    server: MariaDb, target: TargetSection
+) -> None:
     apply(target, window_of_both(target))
     execute(server, "DROP TABLE tidb_binlog.binlake_aside")
     assert read_position(target, NAME, CLUSTER).aside == frozenset()
@@ -308,7 +310,7 @@ def test_target_of_an_older_version_gets_the_aside_table_with_its_next_window(se
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_other_tables_stay_exact_with_random_failures(server: MariaDb, policy: Target, seed: int) -> None:
+def test_other_tables_stay_exact_with_random_failures(server: MariaDb, policy: TargetSection, seed: int) -> None:
     """Random windows and modes, a table that breaks in between, crashes at random steps: each line is stored once."""
     chance = Random(seed)
     lines: list[str] = []

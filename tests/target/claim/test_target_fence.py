@@ -14,9 +14,9 @@ from support.children import wait_for_exit
 from support.mariadb import MariaDb, execute, rows
 from support.windows import NAME, Window, apply, apply_in_child, at, is_stopped, signal_me, wait_until
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import Fenced, LeaseHeld, TargetRefused, TargetUnavailable
-from binlake.target import Session
+from binlake.target import TargetSession
 from binlake.target.claim import fence as fence_module
 from binlake.target.claim.claim import LeaseKeeper
 from binlake.target.claim.fence import Fence, LeaseHolder, describe_holder, format_lock_name, take_fence
@@ -28,12 +28,12 @@ SCHEMA = "tidb_binlog"
 
 
 @pytest.fixture
-def sessions(target: Target) -> Callable[[], Session]:
+def sessions(target: TargetSection) -> Callable[[], TargetSession]:
     """Opens sessions on a target whose tables exist."""
-    first = Session(target)
+    first = TargetSession(target)
     create_tables(first, SCHEMA)
     first.close()
-    return lambda: Session(target)
+    return lambda: TargetSession(target)
 
 
 def pretend_remote_holder(server: MariaDb) -> None:
@@ -46,7 +46,7 @@ def expire_lease(server: MariaDb) -> None:
     execute(server, f"UPDATE {SCHEMA}.binlake_lease SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
 
 
-def test_epochs_rise_and_only_the_newest_is_valid(target: Target, sessions: Callable[[], Session]) -> None:
+def test_epochs_rise_and_only_the_newest_is_valid(target: TargetSection, sessions: Callable[[], TargetSession]) -> None:
     # R-02
     one, two = sessions(), sessions()
     old = take_fence(one, target, NAME)
@@ -64,7 +64,7 @@ def test_epochs_rise_and_only_the_newest_is_valid(target: Target, sessions: Call
 
 
 def test_remote_holder_blocks_until_its_lease_expires(
-    server: MariaDb, target: Target, sessions: Callable[[], Session]
+    server: MariaDb, target: TargetSection, sessions: Callable[[], TargetSession]
 ) -> None:
     one, two = sessions(), sessions()
     take_fence(one, target, NAME)
@@ -75,7 +75,7 @@ def test_remote_holder_blocks_until_its_lease_expires(
     take_fence(two, target, NAME).release(two)
 
 
-def test_process_does_not_take_over_its_own_claim(target: Target, sessions: Callable[[], Session]) -> None:
+def test_process_does_not_take_over_its_own_claim(target: TargetSection, sessions: Callable[[], TargetSession]) -> None:
     one, two = sessions(), sessions()
     fence = take_fence(one, target, NAME)
     with pytest.raises(LeaseHeld):
@@ -85,21 +85,21 @@ def test_process_does_not_take_over_its_own_claim(target: Target, sessions: Call
     take_fence(two, target, NAME).release(two)
 
 
-def test_another_replication_is_not_blocked(target: Target, sessions: Callable[[], Session]) -> None:
+def test_another_replication_is_not_blocked(target: TargetSection, sessions: Callable[[], TargetSession]) -> None:
     one, two = sessions(), sessions()
     first, second = take_fence(one, target, NAME), take_fence(two, target, "other")
     first.release(one)
     second.release(two)
 
 
-def test_dead_local_process_is_taken_over_at_once(server: MariaDb, target: Target) -> None:
+def test_dead_local_process_is_taken_over_at_once(server: MariaDb, target: TargetSection) -> None:
     pid = apply_in_child(target, Window(0, 1).put((1, "a")), at("batch", 1, signal_me(signal.SIGKILL)))
     assert wait_for_exit(pid) == -signal.SIGKILL
     assert rows(server, f"SELECT lease_until > UTC_TIMESTAMP(6) FROM {SCHEMA}.binlake_lease") == [(1,)]
     assert apply(target, Window(0, 1).put((1, "a"))).state == "applied"
 
 
-def test_live_local_process_is_not_taken_over(target: Target) -> None:
+def test_live_local_process_is_not_taken_over(target: TargetSection) -> None:
     pid = apply_in_child(target, Window(0, 1).put((1, "a")), at("batch", 1, signal_me(signal.SIGSTOP)))
     wait_until(lambda: is_stopped(pid))
     with pytest.raises(LeaseHeld, match=f":{pid}:"):
@@ -113,7 +113,7 @@ STOPS = ["opened", "batch", "before_commit", "after_commit"]
 
 @pytest.mark.parametrize(("step", "later"), list(itertools.product(STOPS, [False, True])))
 def test_stopped_process_writes_nothing_after_a_takeover(
-    server: MariaDb, target: Target, step: str, later: bool
+    server: MariaDb, target: TargetSection, step: str, later: bool
 ) -> None:
     # R-02: stopped at any point, taken over, then continued; `later`: a newer window was applied meanwhile
     old = Window(0, 1).put((1, "w1")).log("once")
@@ -133,7 +133,7 @@ def test_stopped_process_writes_nothing_after_a_takeover(
 
 
 def test_takeover_waits_for_a_transaction_that_proved_the_fence(
-    server: MariaDb, target: Target, sessions: Callable[[], Session]
+    server: MariaDb, target: TargetSection, sessions: Callable[[], TargetSession]
 ) -> None:
     # R-02: a session whose lock the takeover cannot see (behind a proxy) is still fenced by its row lock
     one, two = sessions(), sessions()
@@ -152,7 +152,7 @@ def test_takeover_waits_for_a_transaction_that_proved_the_fence(
 
 
 def test_keeper_renews_the_lease_and_notices_a_takeover(
-    server: MariaDb, target: Target, sessions: Callable[[], Session]
+    server: MariaDb, target: TargetSection, sessions: Callable[[], TargetSession]
 ) -> None:
     # R-29: a long statement does not let the lease expire
     short = target.model_copy(update={"lease_s": 1})
@@ -174,7 +174,9 @@ def test_keeper_renews_the_lease_and_notices_a_takeover(
     fence.abandon()
 
 
-def test_keeper_survives_a_server_outage(server: MariaDb, target: Target, sessions: Callable[[], Session]) -> None:
+def test_keeper_survives_a_server_outage(
+    server: MariaDb, target: TargetSection, sessions: Callable[[], TargetSession]
+) -> None:
     short = target.model_copy(update={"lease_s": 1})
     fence = take_fence(sessions(), short, NAME)
     with LeaseKeeper(short, fence) as keeper:
@@ -186,7 +188,7 @@ def test_keeper_survives_a_server_outage(server: MariaDb, target: Target, sessio
     fence.abandon()
 
 
-def test_unknown_epoch_is_fenced(target: Target, sessions: Callable[[], Session]) -> None:
+def test_unknown_epoch_is_fenced(target: TargetSection, sessions: Callable[[], TargetSession]) -> None:
     session = sessions()
     session.begin()
     with pytest.raises(Fenced):
@@ -194,7 +196,9 @@ def test_unknown_epoch_is_fenced(target: Target, sessions: Callable[[], Session]
     session.close()
 
 
-def test_connection_is_opened_only_for_the_current_holder(target: Target, sessions: Callable[[], Session]) -> None:
+def test_connection_is_opened_only_for_the_current_holder(
+    target: TargetSection, sessions: Callable[[], TargetSession]
+) -> None:
     # R-02: checked before a further connection takes its name, outside a transaction
     one, two = sessions(), sessions()
     old = take_fence(one, target, NAME)
@@ -208,7 +212,7 @@ def test_connection_is_opened_only_for_the_current_holder(target: Target, sessio
 
 
 def test_lost_session_loses_its_name_to_the_holders_next_session(
-    target: Target, sessions: Callable[[], Session]
+    target: TargetSection, sessions: Callable[[], TargetSession]
 ) -> None:
     # R-61: the server may keep a lost connection; a takeover must find the session that writes now
     lost, again = sessions(), sessions()
@@ -241,7 +245,7 @@ def lease(server: MariaDb) -> tuple[int, str, object]:
 
 
 def test_renewed_lease_is_visible_at_once_and_a_lost_one_is_not_renewed(
-    server: MariaDb, target: Target, sessions: Callable[[], Session]
+    server: MariaDb, target: TargetSection, sessions: Callable[[], TargetSession]
 ) -> None:
     one = sessions()
     fence = take_fence(one, target, NAME)
@@ -261,7 +265,7 @@ def test_renewed_lease_is_visible_at_once_and_a_lost_one_is_not_renewed(
 
 
 def test_claim_counts_as_forgotten_only_on_an_older_copy_of_the_server(
-    server: MariaDb, target: Target, sessions: Callable[[], Session]
+    server: MariaDb, target: TargetSection, sessions: Callable[[], TargetSession]
 ) -> None:
     one = sessions()
     take_fence(one, target, NAME).release(one)
@@ -276,7 +280,9 @@ def test_claim_counts_as_forgotten_only_on_an_older_copy_of_the_server(
     fence.abandon()
 
 
-def test_each_connection_of_a_holder_proves_its_own_fence_row(target: Target, sessions: Callable[[], Session]) -> None:
+def test_each_connection_of_a_holder_proves_its_own_fence_row(
+    target: TargetSection, sessions: Callable[[], TargetSession]
+) -> None:
     one, two = sessions(), sessions()
     two.execute("SET SESSION innodb_lock_wait_timeout = 1")
     fence = take_fence(one, target, NAME)
@@ -294,7 +300,7 @@ def test_each_connection_of_a_holder_proves_its_own_fence_row(target: Target, se
     fence.release(one)
 
 
-def test_name_taken_again_by_another_session_is_not_retried_twice(target: Target) -> None:
+def test_name_taken_again_by_another_session_is_not_retried_twice(target: TargetSection) -> None:
     class Taken:
         """A server on which another session always holds the name, but has ended when it is to be killed."""
 
@@ -309,12 +315,12 @@ def test_name_taken_again_by_another_session_is_not_retried_twice(target: Target
             return [(None,)]
 
     with pytest.raises(LeaseHeld, match="another session took the holder's name"):
-        Fence(SCHEMA, NAME, 1, target.lease_s).register(cast(Session, Taken()))
+        Fence(SCHEMA, NAME, 1, target.lease_s).register(cast(TargetSession, Taken()))
     assert len(Taken.asked) == 2
 
 
 def test_release_that_does_not_reach_the_server_does_not_block_this_process(
-    target: Target, sessions: Callable[[], Session]
+    target: TargetSection, sessions: Callable[[], TargetSession]
 ) -> None:
     one, two = sessions(), sessions()
     fence = take_fence(one, target, NAME)
@@ -326,7 +332,7 @@ def test_release_that_does_not_reach_the_server_does_not_block_this_process(
 
 
 def test_release_gives_up_only_the_lease_and_name_of_its_epoch(
-    server: MariaDb, target: Target, sessions: Callable[[], Session]
+    server: MariaDb, target: TargetSection, sessions: Callable[[], TargetSession]
 ) -> None:
     one, two = sessions(), sessions()
     name = format_lock_name(target.checkpoint_schema, NAME)
@@ -342,7 +348,7 @@ def test_release_gives_up_only_the_lease_and_name_of_its_epoch(
 
 
 def test_claim_locks_the_lease_until_it_has_raised_the_epoch(
-    server: MariaDb, target: Target, sessions: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
+    server: MariaDb, target: TargetSection, sessions: Callable[[], TargetSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused: list[int] = []
 
@@ -359,7 +365,7 @@ def test_claim_locks_the_lease_until_it_has_raised_the_epoch(
 
 
 def test_takeover_invalidates_all_connections_of_the_old_holder(
-    target: Target, sessions: Callable[[], Session]
+    target: TargetSection, sessions: Callable[[], TargetSession]
 ) -> None:
     # R-02: also connections of former workers
     one, two = sessions(), sessions()
@@ -378,7 +384,7 @@ def test_takeover_invalidates_all_connections_of_the_old_holder(
 
 
 def test_holder_in_an_unknown_form_counts_as_alive(
-    server: MariaDb, target: Target, sessions: Callable[[], Session]
+    server: MariaDb, target: TargetSection, sessions: Callable[[], TargetSession]
 ) -> None:
     one = sessions()
     take_fence(one, target, NAME).abandon()
@@ -389,7 +395,7 @@ def test_holder_in_an_unknown_form_counts_as_alive(
 
 
 def test_describing_the_holder_fails_for_a_foreign_lease_table(
-    server: MariaDb, target: Target, sessions: Callable[[], Session]
+    server: MariaDb, target: TargetSection, sessions: Callable[[], TargetSession]
 ) -> None:
     assert describe_holder(target, NAME) == ""
     sessions()
@@ -416,5 +422,5 @@ def test_session_that_does_not_end_is_named_and_the_lease_is_unlocked(monkeypatc
 
     monkeypatch.setattr(fence_module, "_KILL_WAIT_S", -1.0)
     with pytest.raises(LeaseHeld, match=r"the sessions \[7\] of the last holder do not end"):
-        fence_module._end_sessions(cast(Session, Stuck()), NAME, ["a", "b"])
+        fence_module._end_sessions(cast(TargetSession, Stuck()), NAME, ["a", "b"])
     assert Stuck.done == ["kill 7", "rollback"]

@@ -4,17 +4,17 @@ import pytest
 from support.mariadb import MariaDb, execute
 from support.windows import NAME
 
-from binlake.config.model import Target
-from binlake.target import Session
+from binlake.config.model import TargetSection
+from binlake.target import TargetSession
 from binlake.target.claim.fence import describe_holder, take_fence
 from binlake.target.session.tables import create_tables
 
 pytestmark = pytest.mark.mariadb
 
 
-def test_lease_is_described_while_its_holder_may_live(target: Target, server: MariaDb) -> None:
+def test_lease_is_described_while_its_holder_may_live(target: TargetSection, server: MariaDb) -> None:
     assert describe_holder(target, NAME) == ""
-    session = Session(target)
+    session = TargetSession(target)
     create_tables(session, target.checkpoint_schema)
     fence = take_fence(session, target, NAME)
     assert "applies this replication until" in describe_holder(target, NAME)
@@ -27,8 +27,8 @@ def test_lease_is_described_while_its_holder_may_live(target: Target, server: Ma
     session.close()
 
 
-def test_ended_process_of_this_host_holds_nothing(target: Target, server: MariaDb) -> None:
-    session = Session(target)
+def test_ended_process_of_this_host_holds_nothing(target: TargetSection, server: MariaDb) -> None:
+    session = TargetSession(target)
     create_tables(session, target.checkpoint_schema)
     fence = take_fence(session, target, NAME)
     execute(server, "UPDATE tidb_binlog.binlake_lease SET owner = REGEXP_REPLACE(owner, '[0-9]+$', '1')")

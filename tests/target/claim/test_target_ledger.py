@@ -9,10 +9,10 @@ from support.mariadb import MariaDb, execute, rows
 from support.positions import accept_rows
 from support.windows import Window, apply
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import CheckpointConflict
-from binlake.target import Session
-from binlake.target.claim.progress import AppliedAs, Ledger, is_recorded
+from binlake.target import TargetSession
+from binlake.target.claim.progress import AppliedAs, WindowLedger, is_recorded
 
 pytestmark = pytest.mark.mariadb
 
@@ -22,13 +22,13 @@ def windows(server: MariaDb) -> list[tuple[int, int]]:
     return [(int(lo), int(hi)) for lo, hi in found]
 
 
-def test_new_window_keeps_the_ledger_of_the_previous_one(server: MariaDb, target: Target) -> None:
+def test_new_window_keeps_the_ledger_of_the_previous_one(server: MariaDb, target: TargetSection) -> None:
     for lo in (0, 100, 200):
         apply(target, Window(lo, lo + 100).log(f"line {lo}"))
     assert windows(server) == [(100, 200), (200, 300)]
 
 
-def test_new_window_keeps_the_ledger_of_other_replications(server: MariaDb, target: Target) -> None:
+def test_new_window_keeps_the_ledger_of_other_replications(server: MariaDb, target: TargetSection) -> None:
     apply(target, Window(0, 100).log("first"))
     execute(server, "UPDATE tidb_binlog.binlake_ledger SET task = 'other'")
     apply(target, Window(100, 200).log("second"))
@@ -36,7 +36,7 @@ def test_new_window_keeps_the_ledger_of_other_replications(server: MariaDb, targ
     assert rows(server, "SELECT lo FROM tidb_binlog.binlake_ledger WHERE task = 'other'") == [(0,)]
 
 
-def test_ledger_ahead_of_a_restored_checkpoint_skips_no_rows(server: MariaDb, target: Target) -> None:
+def test_ledger_ahead_of_a_restored_checkpoint_skips_no_rows(server: MariaDb, target: TargetSection) -> None:
     # The checkpoint and the rows were restored, but not the ledger: the same batches have the same digests.
     apply(target, Window(0, 100).log("first"))
     apply(target, Window(100, 200).log("second"))
@@ -59,7 +59,7 @@ def test_ledger_rows_are_written_once_in_few_statements() -> None:
         def write(self, _sql: str, arguments: list[object]) -> None:
             written.append(len(arguments) // 9)
 
-    session, ledger = cast(Session, Counting()), Ledger("s", "shop", 0, 100)
+    session, ledger = cast(TargetSession, Counting()), WindowLedger("s", "shop", 0, 100)
     (batch,) = Window(0, 100).log("line").written
     for _ in range(501):
         ledger.add(session, batch, AppliedAs.ALONE)

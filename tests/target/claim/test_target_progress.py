@@ -8,14 +8,14 @@ import pytest
 from support.mariadb import MariaDb, execute
 from support.windows import CLUSTER, NAME, Window, apply
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import TargetBusy, TargetRefused
-from binlake.target import Checkpoint, Session
+from binlake.target import Checkpoint, TargetSession
 from binlake.target.claim.checkpointrow import CheckpointTable
-from binlake.target.claim.progress import Ledger, Progress, read_open_progress, write_progress
+from binlake.target.claim.progress import TargetProgress, WindowLedger, read_open_progress, write_progress
 
 SCHEMA = "tidb_binlog"
-OPENED = Progress("shop", 1, 100, 200, "m", 200, segment=3)
+OPENED = TargetProgress("shop", 1, 100, 200, "m", 200, segment=3)
 
 
 def test_checkpoint_without_consistent_is_inconsistent() -> None:
@@ -24,21 +24,21 @@ def test_checkpoint_without_consistent_is_inconsistent() -> None:
 
 def test_window_is_open_only_with_both_of_its_bounds() -> None:
     assert OPENED.window == (100, 200)
-    assert Progress("shop", 1, None, 200, None, 200).window is None
-    assert Progress("shop", 1, 100, None, None, 200).window is None
+    assert TargetProgress("shop", 1, None, 200, None, 200).window is None
+    assert TargetProgress("shop", 1, 100, None, None, 200).window is None
 
 
 def test_window_after_a_closed_one_starts_with_its_first_segment() -> None:
     closed = OPENED.with_intent(150, "ALTER", "b", "e").with_window_closed()
-    assert closed == Progress("shop", 1, None, None, None, 200, segment=0)
+    assert closed == TargetProgress("shop", 1, None, None, None, 200, segment=0)
 
 
 @pytest.mark.mariadb
-def test_open_window_is_read_for_its_own_cluster(target: Target) -> None:
+def test_open_window_is_read_for_its_own_cluster(target: TargetSection) -> None:
     apply(target, Window(0, 100).put((1, "a")))
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         for number in (CLUSTER + 1, CLUSTER + 2):
-            write_progress(session, SCHEMA, Progress(f"other-{number}", number, 100, 200, "m", 200))
+            write_progress(session, SCHEMA, TargetProgress(f"other-{number}", number, 100, 200, "m", 200))
         session.commit()
         for number in (CLUSTER + 1, CLUSTER + 2):
             opened = read_open_progress(session, SCHEMA, number)
@@ -51,10 +51,10 @@ def test_open_window_is_read_for_its_own_cluster(target: Target) -> None:
 
 
 @pytest.mark.mariadb
-def test_checkpoint_read_with_a_lock_cannot_move(target: Target) -> None:
+def test_checkpoint_read_with_a_lock_cannot_move(target: TargetSection) -> None:
     apply(target, Window(0, 100).put((1, "a")))
     table = CheckpointTable(SCHEMA, CLUSTER)
-    with closing(Session(target)) as reader, closing(Session(target)) as writer:
+    with closing(TargetSession(target)) as reader, closing(TargetSession(target)) as writer:
         writer.execute("SET SESSION innodb_lock_wait_timeout = 1")
         for lock in (False, True):
             reader.begin()
@@ -71,17 +71,17 @@ def test_checkpoint_read_with_a_lock_cannot_move(target: Target) -> None:
 
 
 @pytest.mark.mariadb
-def test_table_in_another_form_is_refused_and_not_taken_for_missing(server: MariaDb, target: Target) -> None:
+def test_table_in_another_form_is_refused_and_not_taken_for_missing(server: MariaDb, target: TargetSection) -> None:
     execute(server, "CREATE DATABASE tidb_binlog", "CREATE TABLE tidb_binlog.checkpoint (clusterID BIGINT)")
-    with closing(Session(target)) as session, pytest.raises(TargetRefused):
+    with closing(TargetSession(target)) as session, pytest.raises(TargetRefused):
         CheckpointTable(SCHEMA, CLUSTER).read(session)
 
 
 @pytest.mark.mariadb
-def test_single_ledger_batch_is_read(target: Target) -> None:
+def test_single_ledger_batch_is_read(target: TargetSection) -> None:
     apply(target, Window(0, 100).put((1, "a")).log("line"))
-    ledger = Ledger(SCHEMA, NAME, 0, 100)
-    with closing(Session(target)) as session:
+    ledger = WindowLedger(SCHEMA, NAME, 0, 100)
+    with closing(TargetSession(target)) as session:
         every = ledger.read_digests(session, 0)
         assert len(every) > 1
         for place, digest in every.items():

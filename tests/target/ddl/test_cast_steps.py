@@ -13,16 +13,16 @@ from support.tabledefs import Json, col, key, primary, table
 from support.windows import Window, apply, apply_in_child, at, signal_me
 
 from binlake.base.dialects import Dialect
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.dialect import DdlText, map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.session import SourceSession
 from binlake.statements.castvalues import CastStep
 from binlake.statements.requiredrows import RequireNoRows
-from binlake.target import Session
+from binlake.target import TargetSession
 from binlake.target.ddl import castvalues
 from binlake.target.ddl.castvalues import run_cast_step
 from binlake.target.ddl.execution import execute_ddl
@@ -37,13 +37,13 @@ TEXT, JSON = col("v", t.VARCHAR, flen=60), col("v", t.JSON)
 def list_statements(
     before: TableDef, after: TableDef, kind: str, dialect: Dialect, session: SourceSession = UTC
 ) -> tuple[str, ...]:
-    sides = Definitions((), (before,)), Definitions((), (after,), session)
+    sides = DdlSide((), (before,)), DdlSide((), (after,), session)
     return map_ddl(DdlText(7, "app", "q", f"ALTER TABLE `q` MODIFY COLUMN `v` {kind}", *sides), dialect).sql
 
 
 @pytest.fixture
-def session(target: Target) -> Iterator[Session]:
-    found = Session(target)
+def session(target: TargetSection) -> Iterator[TargetSession]:
+    found = TargetSession(target)
     found.execute("USE app")
     yield found
     found.close()
@@ -93,7 +93,7 @@ def build_table(server: MariaDb, shape: str) -> tuple[TableDef, TableDef]:
 @pytest.mark.servers("mariadb")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_text_becomes_the_document_that_tidb_stores(
-    server: MariaDb, session: Session, shape: str, monkeypatch: pytest.MonkeyPatch
+    server: MariaDb, session: TargetSession, shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # MariaDB's own ALTER would keep `2.50`; every form of key finds its rows
     monkeypatch.setattr(castvalues, "_READ_ROWS", 2)
@@ -107,12 +107,12 @@ def test_text_becomes_the_document_that_tidb_stores(
 @pytest.mark.servers("mariadb")
 @pytest.mark.parametrize("statements", range(6))
 def test_interrupted_conversion_by_values_continues(
-    server: MariaDb, target: Target, session: Session, statements: int
+    server: MariaDb, target: TargetSection, session: TargetSession, statements: int
 ) -> None:
     # the first `statements` had run when the process died; the last case dies between two batches
     before, after = build_table(server, "one integer")
     sql = list_statements(before, after, "JSON", "mariadb")
-    expected = expect_after_ddl(Definitions((), (before,)), Definitions((), (after,)), "mariadb")
+    expected = expect_after_ddl(DdlSide((), (before,)), DdlSide((), (after,)), "mariadb")
     window = Window(100, 300).ddl(200, sql, [("app", "q")], expected)
     pid = apply_in_child(target, window, at("intent", 1, signal_me(signal.SIGKILL)))
     assert wait_for_exit(pid) == -signal.SIGKILL
@@ -131,7 +131,7 @@ def test_interrupted_conversion_by_values_continues(
 @pytest.mark.parametrize("by_values", [False, True], ids=["expression", "values"])
 @pytest.mark.parametrize("statements", range(9))
 def test_converted_primary_key_survives_a_death_after_each_statement(
-    server: MariaDb, target: Target, by_values: bool, statements: int
+    server: MariaDb, target: TargetSection, by_values: bool, statements: int
 ) -> None:
     # MySQL makes 13 of `12.6`, MariaDB's own ALTER 12. The old key finds every row until the last statement.
     source = SourceSession("+00:00", family="mysql", sql_mode=0 if by_values else 1 << 22)
@@ -149,9 +149,9 @@ def test_converted_primary_key_survives_a_death_after_each_statement(
     )
     sql = list_statements(before, after, "INT NOT NULL", "mariadb", source)
     assert by_values == any(CastStep.find_in(text) for text in sql)
-    expected = expect_after_ddl(Definitions((), (before,)), Definitions((), (after,)), "mariadb")
+    expected = expect_after_ddl(DdlSide((), (before,)), DdlSide((), (after,)), "mariadb")
     window = Window(100, 300).ddl(200, sql, [("app", "q")], expected)
-    begun = Session(target)
+    begun = TargetSession(target)
     try:
         # As the process that died did; its session ended with it. All but the last leave the old key.
         execute_ddl(begun, sql[: min(statements, len(sql) - 2)])
@@ -169,7 +169,7 @@ def test_converted_primary_key_survives_a_death_after_each_statement(
 
 
 @pytest.mark.servers("mysql")
-def test_single_key_is_converted_by_values_from_the_other_family(server: MariaDb, session: Session) -> None:
+def test_single_key_is_converted_by_values_from_the_other_family(server: MariaDb, session: TargetSession) -> None:
     execute(
         server, "CREATE TABLE app.q (v VARCHAR(9) NOT NULL PRIMARY KEY)", "INSERT INTO app.q VALUES ('2001'), ('70')"
     )
@@ -185,7 +185,9 @@ def test_single_key_is_converted_by_values_from_the_other_family(server: MariaDb
     assert len(rows(server, "SHOW INDEX FROM app.q WHERE Key_name = 'PRIMARY'")) == 1
 
 
-def test_value_without_a_known_conversion_is_refused_and_leaves_the_table(server: MariaDb, target: Target) -> None:
+def test_value_without_a_known_conversion_is_refused_and_leaves_the_table(
+    server: MariaDb, target: TargetSection
+) -> None:
     # and once it is mended at the target, the same window goes on
     before, _ = build_table(server, "one integer")
     source, target_column = (replace(column, tp=kind, flen=flen) for column, kind, flen in (
@@ -196,7 +198,7 @@ def test_value_without_a_known_conversion_is_refused_and_leaves_the_table(server
     shadow = "ALTER TABLE `q` ADD COLUMN `_binlake_cast_2_2` YEAR NULL DEFAULT NULL AFTER `v`"
     swap = "ALTER TABLE `q` DROP COLUMN `v`, CHANGE `_binlake_cast_2_2` `v` YEAR"
     made = table("q", N, col("v", t.YEAR), col("at", t.TIMESTAMP), keys=(primary("n"),), db="app")
-    expected = expect_after_ddl(Definitions((), (before,)), Definitions((), (made,)), target.db_type)
+    expected = expect_after_ddl(DdlSide((), (before,)), DdlSide((), (made,)), target.db_type)
     window = Window(100, 300).ddl(200, ("USE `app`", shadow, step.to_sql(), swap), [("app", "q")], expected)
     execute(
         server, "UPDATE app.q SET v = '9999', at = at WHERE n = 1", "UPDATE app.q SET v = '2020', at = at WHERE n > 1"
@@ -210,7 +212,7 @@ def test_value_without_a_known_conversion_is_refused_and_leaves_the_table(server
     assert [str(year) for (year,) in rows(server, "SELECT v FROM app.q ORDER BY n")] == ["1999", "2020", "2020"]
 
 
-def test_row_that_is_not_found_by_its_key_is_an_error(server: MariaDb, session: Session) -> None:
+def test_row_that_is_not_found_by_its_key_is_an_error(server: MariaDb, session: TargetSession) -> None:
     before, _ = build_table(server, "one integer")
     column = before.find_column("v")
     session.execute("ALTER TABLE q ADD COLUMN s VARCHAR(60)")
@@ -234,7 +236,7 @@ SHORTER = [
 
 @pytest.mark.parametrize(("former", "now", "old", "new", "given", "made"), SHORTER)
 def test_lenient_session_of_the_source_is_lenient_at_the_target(
-    server: MariaDb, session: Session, former: Json, now: Json, old: str, new: str, given: str, made: object
+    server: MariaDb, session: TargetSession, former: Json, now: Json, old: str, new: str, given: str, made: object
 ) -> None:
     # recorded with sql_mode = '' at a live TiDB (capture live_cases, c_mm0 to c_mm5)
     execute(server, f"CREATE TABLE app.q (n INT PRIMARY KEY, v {old})", f"INSERT INTO app.q VALUES (1, {given})")
@@ -244,14 +246,14 @@ def test_lenient_session_of_the_source_is_lenient_at_the_target(
     assert session.fetch_value("SELECT LOCATE('STRICT_ALL_TABLES', @@sql_mode) > 0") == 1
 
 
-def test_column_is_not_numbered_by_the_target(server: MariaDb, target: Target) -> None:
+def test_column_is_not_numbered_by_the_target(server: MariaDb, target: TargetSection) -> None:
     # the source numbered old rows in its own order, which no log has
     execute(server, "CREATE TABLE app.q (n INT)", "INSERT INTO app.q VALUES (7), (5)")
     number = col("id", t.LONGLONG, not_null=True)
     number["type"]["Flag"] |= t.FLAG_AUTO_INCREMENT
     before, after = table("q", N, db="app"), table("q", N, number, keys=(primary("id"),), db="app")
     source = replace(UTC, family="mysql", sql_mode=1 << 21)
-    sides = Definitions((), (before,)), Definitions((), (after,), source)
+    sides = DdlSide((), (before,)), DdlSide((), (after,), source)
     query = "ALTER TABLE `q` ADD COLUMN `id` BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY"
     sql = map_ddl(DdlText(7, "app", "q", query, *sides), target.db_type).sql
     expected = expect_after_ddl(*sides, target.db_type)
@@ -264,7 +266,7 @@ def test_column_is_not_numbered_by_the_target(server: MariaDb, target: Target) -
     assert rows(server, "SHOW COLUMNS FROM app.q LIKE 'id'") != []
 
 
-def test_server_refuses_the_text_of_a_step(server: MariaDb, session: Session) -> None:
+def test_server_refuses_the_text_of_a_step(server: MariaDb, session: TargetSession) -> None:
     # An executor that does not know steps stops, and loses no value.
     before, after = build_table(server, "one integer")
     column, document = before.find_column("v"), after.find_column("v")

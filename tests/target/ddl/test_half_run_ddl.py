@@ -15,14 +15,14 @@ from support.tabledefs import col, key, primary, table
 from support.windows import Window, apply, apply_in_child, at, signal_me, wait_until
 
 from binlake.base.dialects import Dialect
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.dialect import DdlText, map_ddl
 from binlake.errors import Permanent
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.session import SourceSession
-from binlake.target import Session
+from binlake.target import TargetSession
 from binlake.target.ddl.execution import execute_step
 from binlake.target.definitions.definitions import expect_after_ddl
 
@@ -84,7 +84,7 @@ def map_case(name: str, dialect: Dialect) -> tuple[TableDef, TableDef, tuple[str
     before = table("q", *(former or (ID, V, W)), keys=(primary("id"),), db="app")
     after = table("q", *now, keys=(primary("id"), *keys), db="app")
     session = SourceSession(family="" if name in OF_TIDB else dialect, sql_mode=0)
-    sides = Definitions((), (before,)), Definitions((), (after,), session)
+    sides = DdlSide((), (before,)), DdlSide((), (after,), session)
     return before, after, map_ddl(DdlText(7, "app", "q", f"ALTER TABLE `q` {specs}", *sides), dialect).sql
 
 
@@ -102,7 +102,7 @@ def prepare(server: MariaDb, name: str) -> None:
 
 def build_window(name: str, dialect: Dialect) -> tuple[Window, tuple[str, ...]]:
     before, after, sql = map_case(name, dialect)
-    expected = expect_after_ddl(Definitions((), (before,)), Definitions((), (after,)), dialect)
+    expected = expect_after_ddl(DdlSide((), (before,)), DdlSide((), (after,)), dialect)
     return Window(100, 300).ddl(200, sql, [("app", "q")], expected), sql
 
 
@@ -110,7 +110,7 @@ def describe(server: MariaDb) -> list[Any]:
     return [*rows(server, "SHOW CREATE TABLE app.q"), *rows(server, "SELECT * FROM app.q ORDER BY id")]
 
 
-def kill_after_intent(target: Target, window: Window) -> None:
+def kill_after_intent(target: TargetSection, window: Window) -> None:
     pid = apply_in_child(target, window, at("intent", 1, signal_me(signal.SIGKILL)))
     assert wait_for_exit(pid) == -signal.SIGKILL
 
@@ -119,7 +119,7 @@ def kill_after_intent(target: Target, window: Window) -> None:
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.soak) for name in CASES]
 )
 def test_ddl_of_several_statements_is_continued_after_a_kill_between_any_two(
-    server: MariaDb, target: Target, name: str
+    server: MariaDb, target: TargetSection, name: str
 ) -> None:
     # R-04 R-34
     window, sql = build_window(name, target.db_type)
@@ -130,7 +130,7 @@ def test_ddl_of_several_statements_is_continued_after_a_kill_between_any_two(
     for count in (0, *(n for n, statement in enumerate(sql, 1) if not statement.startswith(("SET ", "USE ")))):
         prepare(server, name)
         kill_after_intent(target, window)
-        with closing(Session(target)) as session:
+        with closing(TargetSession(target)) as session:
             for statement in sql[:count]:
                 execute_step(session, statement)
         apply(target, window)
@@ -138,7 +138,7 @@ def test_ddl_of_several_statements_is_continued_after_a_kill_between_any_two(
         assert rows(server, "SHOW TABLES IN tidb_binlog LIKE '%%_was_%%'") == []
 
 
-def test_kill_between_the_two_alters_of_a_column_computed_once(server: MariaDb, target: Target) -> None:
+def test_kill_between_the_two_alters_of_a_column_computed_once(server: MariaDb, target: TargetSection) -> None:
     """R-04 R-34: in a process of its own, while the server makes the second ALTER wait."""
     window, _ = build_window("added", target.db_type)
     prepare(server, "added")
@@ -172,7 +172,7 @@ def test_kill_between_the_two_alters_of_a_column_computed_once(server: MariaDb, 
     assert "GENERATED" not in str(done)
 
 
-def test_table_that_was_changed_meanwhile_stops_for_an_operator(server: MariaDb, target: Target) -> None:
+def test_table_that_was_changed_meanwhile_stops_for_an_operator(server: MariaDb, target: TargetSection) -> None:
     # R-04
     window, sql = build_window("added", target.db_type)
     prepare(server, "added")

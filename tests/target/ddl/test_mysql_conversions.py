@@ -15,14 +15,14 @@ from support.windows import target_of
 
 from binlake.dialect import DdlText, find_target_collation, map_ddl
 from binlake.errors import TargetRefused
-from binlake.rows.codec.casts import Moment, UnknownCast, cast_text
+from binlake.rows.codec.casts import CastMoment, UnknownCast, cast_text
 from binlake.rows.codec.floats import as_float32
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.session import SourceSession
 from binlake.statements.literal import choose_literal_kind, format_value_literal
-from binlake.target import Session
+from binlake.target import TargetSession
 from binlake.target.ddl.execution import execute_ddl
 
 pytestmark = pytest.mark.mariadb
@@ -35,10 +35,10 @@ EAST = SourceSession("+08:00", "2021-06-01")
 
 
 @pytest.fixture(scope="module")
-def session(mysql_target: MySql) -> Iterator[Session]:
+def session(mysql_target: MySql) -> Iterator[TargetSession]:
     mysql_target.wipe()
     execute(mysql_target, "CREATE DATABASE app")
-    found = Session(target_of(mysql_target))
+    found = TargetSession(target_of(mysql_target))
     found.execute("USE app")
     yield found
     found.close()
@@ -59,7 +59,7 @@ def type_sql(column: ColumnInfo) -> str:
 
 
 def list_statements(before: TableDef, after: TableDef, source: SourceSession) -> tuple[str, ...]:
-    sides = Definitions((), (before,)), Definitions((), (after,), source)
+    sides = DdlSide((), (before,)), DdlSide((), (after,), source)
     query = f"ALTER TABLE `q` MODIFY COLUMN `v` {type_sql(after.columns[1])}"
     return map_ddl(DdlText(7, "app", "q", query, *sides), "mysql").sql
 
@@ -83,7 +83,11 @@ def is_equal(column: ColumnInfo, found: object, text: str | None) -> bool:
 
 
 def wrong_values(
-    session: Session, before: TableDef, after: TableDef, pairs: list[tuple[str, str | None]], source: SourceSession
+    session: TargetSession,
+    before: TableDef,
+    after: TableDef,
+    pairs: list[tuple[str, str | None]],
+    source: SourceSession,
 ) -> list[Any]:
     """The values that the target converts to something other than the pair's second. Raises TargetRefused."""
     ddl, (old, new) = list_statements(before, after, source), (before.columns[1], after.columns[1])
@@ -103,7 +107,7 @@ def wrong_values(
             if not is_equal(new, got, pair[1])]  # fmt: skip
 
 
-def test_alter_on_mysql_leaves_the_recorded_values(session: Session) -> None:
+def test_alter_on_mysql_leaves_the_recorded_values(session: TargetSession) -> None:
     wrong = []
     for case in RECORDED:
         before, after = define_table(case["source"]), define_table(case["target"])
@@ -136,8 +140,8 @@ DRAWN: list[tuple[Kind, list[str]]] = [
 ]
 
 
-def test_every_pair_of_types_on_mysql_is_converted_as_tidb_does(session: Session) -> None:
-    moment, done, wrong, refused = Moment(EAST.tz, date.fromisoformat(EAST.day)), 0, [], []
+def test_every_pair_of_types_on_mysql_is_converted_as_tidb_does(session: TargetSession) -> None:
+    moment, done, wrong, refused = CastMoment(EAST.tz, date.fromisoformat(EAST.day)), 0, [], []
     for source, values in DRAWN:
         for target, _ in DRAWN:
             before, after = define_table(source), define_table(target)

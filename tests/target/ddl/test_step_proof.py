@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from support.mariadb import MariaDb, execute, rows
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.statements.batch import Phase, StatementBatch
-from binlake.target import Session
+from binlake.target import TargetSession
 from binlake.target.ddl.halfrun import StepProof
 
 pytestmark = pytest.mark.mariadb
@@ -34,14 +34,14 @@ def required(*sql: str) -> StepProof:
 
 
 @pytest.fixture
-def session(server: MariaDb, target: Target) -> Iterator[Session]:
+def session(server: MariaDb, target: TargetSection) -> Iterator[TargetSession]:
     made = (
         "CREATE DATABASE IF NOT EXISTS tidb_binlog",
         "CREATE DATABASE IF NOT EXISTS app",
         "DROP TABLE IF EXISTS app.q",
     )
     execute(server, *made, "CREATE TABLE app.q (id INT PRIMARY KEY)")
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         session.execute("USE app")
         yield session
         required(FIRST, SECOND).remove(session)
@@ -57,7 +57,7 @@ def test_only_a_ddl_of_the_source_with_several_alters_of_one_table_has_a_proof()
 
 @pytest.mark.parametrize("done", [0, 1, 2])
 def test_what_is_missing_begins_at_the_first_alter_that_did_not_run(
-    server: MariaDb, session: Session, done: int
+    server: MariaDb, session: TargetSession, done: int
 ) -> None:
     #
     proof = required(FIRST, SECOND)
@@ -72,7 +72,7 @@ def test_what_is_missing_begins_at_the_first_alter_that_did_not_run(
     assert proof.find_missing(session) is None
 
 
-def test_a_copy_that_was_left_is_made_anew(session: Session) -> None:
+def test_a_copy_that_was_left_is_made_anew(session: TargetSession) -> None:
     proof = required(FIRST, SECOND)
     proof.make(session)
     session.execute("ALTER TABLE q ADD COLUMN earlier INT")
@@ -83,7 +83,7 @@ def test_a_copy_that_was_left_is_made_anew(session: Session) -> None:
 
 
 def test_a_trial_runs_in_the_sessions_of_the_ddl_and_leaves_none_of_their_settings(
-    server: MariaDb, session: Session
+    server: MariaDb, session: TargetSession
 ) -> None:
     mode, moment = "SET SESSION sql_mode = 'REAL_AS_FLOAT'", "SET SESSION timestamp = 5"
     proof = required(mode, moment, FIRST.replace("INT", "REAL"), SECOND, "SET SESSION timestamp = DEFAULT")

@@ -14,16 +14,16 @@ from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, primary, table
 from support.windows import Window, apply, apply_in_child, at, signal_me
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.dialect import DdlText, find_target_collation, map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.codec.floats import as_float32
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.session import SourceSession
 from binlake.statements.literal import choose_literal_kind, format_value_literal
-from binlake.target import Session
+from binlake.target import TargetSession
 from binlake.target.ddl.execution import execute_ddl
 from binlake.target.definitions.definitions import expect_after_ddl
 
@@ -52,19 +52,19 @@ def type_sql(column: ColumnInfo) -> str:
 
 
 def list_statements(specs: str, before: TableDef, after: TableDef, session: SourceSession) -> tuple[str, ...]:
-    sides = Definitions((), (before,)), Definitions((), (after,), session)
+    sides = DdlSide((), (before,)), DdlSide((), (after,), session)
     return map_ddl(DdlText(7, "app", "q", f"ALTER TABLE `q` {specs}", *sides), "mariadb").sql
 
 
 @pytest.fixture
-def session(target: Target) -> Iterator[Session]:
-    found = Session(target)
+def session(target: TargetSection) -> Iterator[TargetSession]:
+    found = TargetSession(target)
     found.execute("USE app")
     yield found
     found.close()
 
 
-def fill(session: Session, of: ColumnInfo, values: list[str]) -> None:
+def fill(session: TargetSession, of: ColumnInfo, values: list[str]) -> None:
     session.execute(f"CREATE OR REPLACE TABLE q (id INT PRIMARY KEY, v {type_sql(of)}, w INT DEFAULT 1, KEY by_v (w))")
     literals = [format_value_literal(text, choose_literal_kind(of)) for text in values]
     rows = ", ".join(f"({n}, {text})" for n, text in enumerate(literals))
@@ -87,13 +87,13 @@ def is_equal(column: ColumnInfo, found: object, text: str) -> bool:
     return (found.decode() if isinstance(found, bytes) else str(found)) == text
 
 
-def test_alter_leaves_the_values_that_the_source_recorded(session: Session) -> None:
+def test_alter_leaves_the_values_that_the_source_recorded(session: TargetSession) -> None:
     # R-29
     assert not [wrong for case in RECORDED for wrong in find_wrong_values(session, case)]
     assert session.fetch_rows("SELECT @@time_zone, LOCATE('STRICT_ALL_TABLES', @@sql_mode) > 0") == [("+00:00", 1)]
 
 
-def find_wrong_values(session: Session, case: dict[str, Any]) -> list[Any]:
+def find_wrong_values(session: TargetSession, case: dict[str, Any]) -> list[Any]:
     """The case's values that an ALTER converts to something other than what was recorded."""
     more = (col("w"),)
     before, after = define_table(of_type("v", case["source"]), *more), define_table(of_type("v", case["target"]), *more)
@@ -141,12 +141,12 @@ def build_floats(server: MariaDb) -> None:
 
 @pytest.mark.parametrize("statements", range(6))
 def test_interrupted_conversion_is_started_again(
-    server: MariaDb, target: Target, session: Session, statements: int
+    server: MariaDb, target: TargetSection, session: TargetSession, statements: int
 ) -> None:
     # R-04: the first `statements` + 1 statements of the DDL had run when the process died
     build_floats(server)
     before, after, sql = convert_float_to_text()
-    expected = expect_after_ddl(Definitions((), (before,)), Definitions((), (after,)), "mariadb")
+    expected = expect_after_ddl(DdlSide((), (before,)), DdlSide((), (after,)), "mariadb")
     window = Window(100, 300).ddl(200, sql, [("app", "q")], expected)
     pid = apply_in_child(target, window, at("intent", 1, signal_me(signal.SIGKILL)))
     assert wait_for_exit(pid) == -signal.SIGKILL
@@ -159,7 +159,7 @@ def test_interrupted_conversion_is_started_again(
     assert [row[2] for row in rows(server, "SHOW INDEX FROM app.q")] == ["PRIMARY", "by_v"]
 
 
-def test_refused_conversion_leaves_the_session_unchanged(server: MariaDb, session: Session) -> None:
+def test_refused_conversion_leaves_the_session_unchanged(server: MariaDb, session: TargetSession) -> None:
     build_floats(server)
     _, _, sql = convert_float_to_text()
     lacking = [text.replace("DROP COLUMN `v`", "DROP COLUMN `v`, ENGINE = nothing") for text in sql]
@@ -181,7 +181,9 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("specs", "names"), PLACES)
-def test_converted_column_keeps_the_sources_position(session: Session, specs: str, names: tuple[str, ...]) -> None:
+def test_converted_column_keeps_the_sources_position(
+    session: TargetSession, specs: str, names: tuple[str, ...]
+) -> None:
     # R-29: the other specs of the ALTER add, drop, rename and move columns next to it
     kinds = {"id": {"Tp": t.LONG}, "v": TEXT, "w": TEXT, "last": {"Tp": t.LONG}}
     before = table("q", *(of_type(name, kind) for name, kind in kinds.items()), db="app")

@@ -11,9 +11,9 @@ from support.children import wait_for_exit
 from support.mariadb import MariaDb, execute, rows
 from support.windows import CLUSTER, NAME, Window, apply, apply_in_child, at, signal_me
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import CheckpointConflict, Permanent, TargetRefused
-from binlake.target import Expected, Session
+from binlake.target import ExpectedState, TargetSession
 from binlake.target.commands.checkpoint import _close_window
 from binlake.target.definitions.definitions import read_definitions
 
@@ -64,7 +64,7 @@ def no_other_databases(server: MariaDb) -> Iterator[None]:
     execute(server, "DROP DATABASE IF EXISTS app2", "DROP DATABASE IF EXISTS app3")
 
 
-def window(kind: str, after: Expected | None) -> Window:
+def window(kind: str, after: ExpectedState | None) -> Window:
     sql, touched = TOUCHED[kind]
     found = Window(100, 300).statement("REPLACE INTO app.t (id, v) VALUES (1, 'old')")
     db = touched[0][0]
@@ -81,18 +81,18 @@ def describe_databases(server: MariaDb) -> list[object]:
     return shown
 
 
-def run_undisturbed(server: MariaDb, target: Target, kind: str) -> tuple[Expected, list[object]]:
+def run_undisturbed(server: MariaDb, target: TargetSection, kind: str) -> tuple[ExpectedState, list[object]]:
     """The definitions and the description after an undisturbed run."""
     prepare(server)
     apply(target, window(kind, None))
-    session = Session(target)
+    session = TargetSession(target)
     actual = read_definitions(session, TOUCHED[kind][1], target.db_type)
     session.close()
-    return Expected(actual.databases, actual.tables), describe_databases(server)
+    return ExpectedState(actual.databases, actual.tables), describe_databases(server)
 
 
 @pytest.mark.parametrize("kind", TOUCHED)
-def test_kill_at_any_ddl_step_is_resumed(server: MariaDb, target: Target, kind: str) -> None:
+def test_kill_at_any_ddl_step_is_resumed(server: MariaDb, target: TargetSection, kind: str) -> None:
     # R-04: kill between steps 2, 3 and 4; rows before the DDL are not written again, rows after it are stored once
     after, done = run_undisturbed(server, target, kind)
     for step in KILLS:
@@ -104,7 +104,9 @@ def test_kill_at_any_ddl_step_is_resumed(server: MariaDb, target: Target, kind: 
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_checkpoint_is_at_the_ddl_before_rows_that_follow_it(server: MariaDb, target: Target, ahead: bool) -> None:
+def test_checkpoint_is_at_the_ddl_before_rows_that_follow_it(
+    server: MariaDb, target: TargetSection, ahead: bool
+) -> None:
     # R-04 steps 1 and 4; where rows ran ahead of the DDL, the checkpoint stays before them (DESIGN 3.8)
     seen: list[tuple[str, str]] = []
 
@@ -121,7 +123,7 @@ def test_checkpoint_is_at_the_ddl_before_rows_that_follow_it(server: MariaDb, ta
     assert seen[-1] == ("end", "300")
 
 
-def test_kill_after_a_ddl_with_rows_ahead_loses_no_row(server: MariaDb, target: Target) -> None:
+def test_kill_after_a_ddl_with_rows_ahead_loses_no_row(server: MariaDb, target: TargetSection) -> None:
     # R-04, DESIGN 3.8
     after, done = run_undisturbed(server, target, "add column")
     prepare(server)
@@ -129,7 +131,7 @@ def test_kill_after_a_ddl_with_rows_ahead_loses_no_row(server: MariaDb, target: 
     found.plans = [replace(found.plans[0], end_ts=149), replace(found.plans[1], rows_ahead=True)]
     pid = apply_in_child(target, found, at("ddl_done", 1, signal_me(signal.SIGKILL)))
     assert wait_for_exit(pid) == -signal.SIGKILL
-    session = Session(target)
+    session = TargetSession(target)
     with pytest.raises(CheckpointConflict, match="earlier rows of shop are not applied yet"):
         _close_window(session, target.checkpoint_schema, CLUSTER, NAME, close=True)
     session.close()
@@ -137,10 +139,10 @@ def test_kill_after_a_ddl_with_rows_ahead_loses_no_row(server: MariaDb, target: 
     assert describe_databases(server) == done
 
 
-def test_target_that_matches_neither_side_stops_for_an_operator(server: MariaDb, target: Target) -> None:
+def test_target_that_matches_neither_side_stops_for_an_operator(server: MariaDb, target: TargetSection) -> None:
     prepare(server)
     sql, touched = TOUCHED["add column"]
-    other = Expected({}, {("app", "t"): None})
+    other = ExpectedState({}, {("app", "t"): None})
     found = Window(100, 300).ddl(200, sql, touched, other)
     pid = apply_in_child(target, found, at("intent", 1, signal_me(signal.SIGKILL)))
     assert wait_for_exit(pid) == -signal.SIGKILL
@@ -154,7 +156,7 @@ def test_target_that_matches_neither_side_stops_for_an_operator(server: MariaDb,
     assert apply(target, found).ddls == 0
 
 
-def test_ddl_refused_by_the_target_can_be_run_again(server: MariaDb, target: Target) -> None:
+def test_ddl_refused_by_the_target_can_be_run_again(server: MariaDb, target: TargetSection) -> None:
     execute(server, "INSERT INTO app.t VALUES (1, 'same'), (2, 'same')")
     found = Window(100, 300).ddl(200, "ALTER TABLE t ADD UNIQUE KEY (v)", [("app", "t")])
     for _ in range(2):
@@ -164,7 +166,7 @@ def test_ddl_refused_by_the_target_can_be_run_again(server: MariaDb, target: Tar
     assert apply(target, found).ddls == 1
 
 
-def test_segment_before_the_intent_is_not_executed_again(server: MariaDb, target: Target) -> None:
+def test_segment_before_the_intent_is_not_executed_again(server: MariaDb, target: TargetSection) -> None:
     # R-04: writes to a dropped column would fail forever
     prepare(server)
     found = Window(100, 300).statement("REPLACE INTO app.t (id, extra) VALUES (1, 1)").log("once")

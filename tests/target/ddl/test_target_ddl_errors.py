@@ -10,9 +10,9 @@ import pytest
 from support.mariadb import MariaDb, execute, rows
 from support.windows import Window, apply
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import TargetRefused
-from binlake.target import Expected, Session
+from binlake.target import ExpectedState, TargetSession
 from binlake.target.ddl.execution import IGNORABLE
 from binlake.target.definitions.definitions import read_definitions
 from binlake.target.definitions.remainingrows import find_remaining_rows
@@ -38,26 +38,26 @@ HAD_IT: dict[int, tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]] = {
 }
 
 
-def expected_code(target: Target, code: int) -> int:
+def expected_code(target: TargetSection, code: int) -> int:
     """The target's error number: for a RENAME, MySQL first checks whether the new name exists."""
     return 1050 if (target.db_type, code) == ("mysql", 1146) else code
 
 
-def read_expected(target: Target, names: tuple[tuple[str, str], ...]) -> Expected:
-    session = Session(target)
+def read_expected(target: TargetSection, names: tuple[tuple[str, str], ...]) -> ExpectedState:
+    session = TargetSession(target)
     try:
         found = read_definitions(session, names, target.db_type)
     finally:
         session.close()
-    return Expected(found.databases, found.tables)
+    return ExpectedState(found.databases, found.tables)
 
 
-def expect_empty(target: Target, name: tuple[str, str]) -> Expected:
+def expect_empty(target: TargetSection, name: tuple[str, str]) -> ExpectedState:
     """What CREATE TABLE and TRUNCATE leave: the table's current form without rows."""
     return replace(read_expected(target, (name,)), empty={name: ()})
 
 
-def window(sql: tuple[str, ...], names: tuple[tuple[str, str], ...], after: Expected | None) -> Window:
+def window(sql: tuple[str, ...], names: tuple[tuple[str, str], ...], after: ExpectedState | None) -> Window:
     found = Window(100, 300).ddl(200, sql[-1], names, after)
     ddl = found.plans[1].ddl
     assert ddl is not None
@@ -78,7 +78,9 @@ def test_ignored_errors_are_the_drainers_list() -> None:  # tidb-binlog 5.10
 
 
 @pytest.mark.parametrize("code", HAD_IT)
-def test_ddl_already_present_on_the_target_is_ignored_and_reported(server: MariaDb, target: Target, code: int) -> None:
+def test_ddl_already_present_on_the_target_is_ignored_and_reported(
+    server: MariaDb, target: TargetSection, code: int
+) -> None:
     # tidb-binlog 5.10; DESIGN 3.11: logged, counted
     before, sql, names = HAD_IT[code]
     execute(server, before)
@@ -88,7 +90,7 @@ def test_ddl_already_present_on_the_target_is_ignored_and_reported(server: Maria
 
 
 @pytest.mark.parametrize("code", [1050, 1060, 1146])
-def test_such_an_error_is_not_ignored_if_the_target_differs(server: MariaDb, target: Target, code: int) -> None:
+def test_such_an_error_is_not_ignored_if_the_target_differs(server: MariaDb, target: TargetSection, code: int) -> None:
     # R-13: the drainer would continue, and later rows would be lost or refused
     before, sql, names = HAD_IT[code]
     execute(server, before)
@@ -107,7 +109,7 @@ def test_such_an_error_is_not_ignored_if_the_target_differs(server: MariaDb, tar
     "sql", ["CREATE TABLE log (line VARCHAR(40))", "CREATE TABLE IF NOT EXISTS log (line VARCHAR(40))"]
 )
 def test_create_that_finds_a_table_with_rows_is_refused_until_it_is_gone(
-    server: MariaDb, target: Target, sql: str
+    server: MariaDb, target: TargetSection, sql: str
 ) -> None:  # R-04: rows of the old table would mix with those of the new one
     after = expect_empty(target, LOG)
     execute(server, "INSERT INTO app.log VALUES ('old')")
@@ -124,7 +126,7 @@ def test_create_that_finds_a_table_with_rows_is_refused_until_it_is_gone(
     assert rows(server, "SELECT line FROM app.log") == [("new",)]
 
 
-def test_old_table_that_was_emptied_counts_as_the_new_one(server: MariaDb, target: Target) -> None:
+def test_old_table_that_was_emptied_counts_as_the_new_one(server: MariaDb, target: TargetSection) -> None:
     after = expect_empty(target, LOG)
     execute(server, "INSERT INTO app.log VALUES ('old')")
     created = window(("CREATE TABLE log (line VARCHAR(40))",), (LOG,), after)
@@ -134,20 +136,20 @@ def test_old_table_that_was_emptied_counts_as_the_new_one(server: MariaDb, targe
     assert [text.split(":")[0] for text in apply(target, created).ignored] == ["1050"]
 
 
-def test_drop_that_leaves_the_table_is_refused(target: Target) -> None:
+def test_drop_that_leaves_the_table_is_refused(target: TargetSection) -> None:
     # Issue 13.1: DROP TABLE IF EXISTS in another letter case raises no error and drops nothing
     sql = "DROP TABLE IF EXISTS LOG"
     with pytest.raises(
         TargetRefused, match=r"it ran and the target does not match its result: app.log: the table is still there"
     ):
-        apply(target, window((sql,), (LOG,), Expected({}, {LOG: None})))
+        apply(target, window((sql,), (LOG,), ExpectedState({}, {LOG: None})))
 
 
 @pytest.mark.parametrize(
     "sql", ["TRUNCATE TABLE T", "ALTER TABLE T TRUNCATE PARTITION p", "ALTER TABLE T DROP PARTITION p"]
 )
 def test_error_of_a_statement_that_removes_rows_is_never_ignored(
-    server: MariaDb, target: Target, sql: str
+    server: MariaDb, target: TargetSection, sql: str
 ) -> None:  # issue 13.1: error 1146 was ignored, and all rows stayed
     execute(server, "INSERT INTO app.t VALUES (1, 'stays')")
     after = replace(read_expected(target, (T,)), empty={T: ()} if sql.startswith("TRUNCATE") else {}, moves_rows=True)
@@ -155,14 +157,14 @@ def test_error_of_a_statement_that_removes_rows_is_never_ignored(
         apply(target, window((sql,), (T,), after))
 
 
-def test_rows_of_a_truncated_partition_are_checked(server: MariaDb, target: Target) -> None:
+def test_rows_of_a_truncated_partition_are_checked(server: MariaDb, target: TargetSection) -> None:
     execute(
         server,
         "CREATE TABLE app.p (d INT) PARTITION BY RANGE (d) (PARTITION a VALUES LESS THAN (10),"
         " PARTITION b VALUES LESS THAN (20))",
         "INSERT INTO app.p VALUES (1), (11)",
     )
-    session = Session(target)
+    session = TargetSession(target)
     try:
         assert find_remaining_rows(session, {("app", "p"): ("a",)}) == [
             "app.p has rows in the partitions a, but should have none"
@@ -185,7 +187,7 @@ def test_rows_of_a_truncated_partition_are_checked(server: MariaDb, target: Targ
     ],
 )
 def test_other_errors_stop_with_their_position_and_remedies(
-    server: MariaDb, target: Target, code: int, sql: str
+    server: MariaDb, target: TargetSection, code: int, sql: str
 ) -> None:  # S4-46
     execute(server, "INSERT INTO app.t VALUES (1, 'same'), (2, 'same')")
     with pytest.raises(TargetRefused, match=rf"a DDL failed.*ddl_commit_ts=200.*code={code}") as stop:
@@ -194,8 +196,8 @@ def test_other_errors_stop_with_their_position_and_remedies(
     assert rows(server, "SELECT checkPoint LIKE '%%\"commitTS\":199%%' FROM tidb_binlog.checkpoint") == [(1,)]
 
 
-def test_nothing_runs_in_another_database_after_a_failed_use(server: MariaDb, target: Target) -> None:
+def test_nothing_runs_in_another_database_after_a_failed_use(server: MariaDb, target: TargetSection) -> None:
     names = (("app2", "t"),)
     sql = ("USE app2", "DROP TABLE t")
-    assert apply(target, window(sql, names, Expected({}, {names[0]: None}))).ignored
+    assert apply(target, window(sql, names, ExpectedState({}, {names[0]: None}))).ignored
     assert rows(server, "SHOW TABLES IN app LIKE 't'") == [("t",)]

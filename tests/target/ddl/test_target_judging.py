@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 from support.mariadb import MariaDb, execute, rows
 
-from binlake.config.model import Target
-from binlake.target import Expected, Session
+from binlake.config.model import TargetSection
+from binlake.target import ExpectedState, TargetSession
 from binlake.target.ddl.proof import Evidence, RenameMarker, Verdict, judge, list_differences, read_evidence
 from binlake.target.definitions.definitions import read_definitions
 from binlake.target.session.tables import create_tables
@@ -20,8 +20,8 @@ from binlake.target.session.tables import create_tables
 BEFORE = Evidence("structure", "texts", {"a": "1", "b": "2"}, "server", shows=False)
 # Evidence for a statement that changes the structure.
 SHOWING = replace(BEFORE, shows=True)
-ROWS_MOVE = Expected(moves_rows=True)
-ROWS_GO = Expected(moves_rows=True, empty={("app", "a"): ()})
+ROWS_MOVE = ExpectedState(moves_rows=True)
+ROWS_GO = ExpectedState(moves_rows=True, empty={("app", "a"): ()})
 T = ("app", "t")
 
 
@@ -40,9 +40,9 @@ def with_numbers(**found: str) -> Evidence:
     ],
     ids=["difference is gone", "unchanged", "only texts, numbers and server changed", "structure changed"],
 )
-@pytest.mark.parametrize("after", [Expected(), ROWS_GO], ids=["keeps rows", "removes rows"])
+@pytest.mark.parametrize("after", [ExpectedState(), ROWS_GO], ids=["keeps rows", "removes rows"])
 def test_ddl_that_changes_definitions_is_judged_by_the_structure(
-    now: Evidence, verdict: Verdict, after: Expected
+    now: Evidence, verdict: Verdict, after: ExpectedState
 ) -> None:
     assert judge(SHOWING, now, after) == verdict
 
@@ -81,7 +81,7 @@ def test_ddl_that_changes_definitions_is_judged_by_the_structure(
 def test_ddl_that_changes_no_definition_is_judged_by_texts_and_numbers_of_the_same_server(
     now: Evidence, verdict: Verdict
 ) -> None:
-    assert judge(BEFORE, now, Expected()) == verdict
+    assert judge(BEFORE, now, ExpectedState()) == verdict
     assert judge(BEFORE, now, None) == verdict
 
 
@@ -100,14 +100,14 @@ def test_ddl_that_only_moves_rows_is_not_proven_by_definitions(begun: Evidence) 
 
 
 @pytest.fixture
-def session(target: Target) -> Iterator[Session]:
+def session(target: TargetSection) -> Iterator[TargetSession]:
     """A session on a target that has Binlake's tables."""
-    with closing(Session(target)) as opened:
+    with closing(TargetSession(target)) as opened:
         create_tables(opened, target.checkpoint_schema)
         yield opened
 
 
-def collect_evidence(session: Session, target: Target, after: Expected | None = None) -> Evidence:
+def collect_evidence(session: TargetSession, target: TargetSection, after: ExpectedState | None = None) -> Evidence:
     # A table that the DDL creates does not exist before it.
     return read_evidence(session, target, [T, ("app", "made")], after)
 
@@ -130,7 +130,7 @@ def list_changes(before: Evidence, now: Evidence) -> set[str]:
     ],
 )
 def test_evidence_shows_what_a_statement_changes(
-    server: MariaDb, target: Target, session: Session, statement: str, what: set[str]
+    server: MariaDb, target: TargetSection, session: TargetSession, statement: str, what: set[str]
 ) -> None:
     before = collect_evidence(session, target)
     assert list_changes(before, collect_evidence(session, target)) == set()
@@ -139,7 +139,7 @@ def test_evidence_shows_what_a_statement_changes(
 
 
 @pytest.mark.mariadb
-def test_restored_copy_counts_as_another_server(server: MariaDb, target: Target, session: Session) -> None:
+def test_restored_copy_counts_as_another_server(server: MariaDb, target: TargetSection, session: TargetSession) -> None:
     before = collect_evidence(session, target)
     execute(server, "ALTER TABLE tidb_binlog.binlake_ledger FORCE")
     assert list_changes(before, collect_evidence(session, target)) == {"server"}
@@ -147,10 +147,12 @@ def test_restored_copy_counts_as_another_server(server: MariaDb, target: Target,
 
 
 @pytest.mark.mariadb
-def test_ddl_shows_while_the_target_lacks_its_result(server: MariaDb, target: Target, session: Session) -> None:
+def test_ddl_shows_while_the_target_lacks_its_result(
+    server: MariaDb, target: TargetSection, session: TargetSession
+) -> None:
     execute(server, "CREATE TABLE app.like_t LIKE app.t", "ALTER TABLE app.like_t ADD INDEX by_v (v)")
     indexed = read_definitions(session, [("app", "like_t")], target.db_type).tables["app", "like_t"]
-    after, emptied = Expected(tables={T: indexed}), Expected(empty={T: ()})
+    after, emptied = ExpectedState(tables={T: indexed}), ExpectedState(empty={T: ()})
     assert not collect_evidence(session, target).shows
     assert list_differences(session, target, None) == []
     assert collect_evidence(session, target, after).shows
@@ -163,7 +165,7 @@ def test_ddl_shows_while_the_target_lacks_its_result(server: MariaDb, target: Ta
 
 
 @pytest.mark.mariadb
-def test_rename_marker_moves_with_its_list_and_is_removed_after_it(server: MariaDb, session: Session) -> None:
+def test_rename_marker_moves_with_its_list_and_is_removed_after_it(server: MariaDb, session: TargetSession) -> None:
     sql = "RENAME TABLE app.t TO app.x, app.log TO app.t;"
     assert RenameMarker.of("tidb_binlog", "shop", 200, "TRUNCATE TABLE t") is None
     marker = RenameMarker.of("tidb_binlog", "shop", 200, sql)

@@ -14,9 +14,9 @@ from support.failover import drop_copies, fail_over, take_copy
 from support.mariadb import MariaDb, execute, rows
 from support.windows import NAME, Window, apply, apply_in_child, at, signal_me
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import CheckpointConflict, Permanent, TargetRefused
-from binlake.target import Expected, Session
+from binlake.target import ExpectedState, TargetSession
 from binlake.target.commands.release import release_ddl
 from binlake.target.definitions.definitions import read_definitions
 
@@ -48,19 +48,19 @@ def tables(request: pytest.FixtureRequest, server: MariaDb) -> Iterator[None]:
     drop_copies(server)
 
 
-def read_expected(target: Target, names: list[tuple[str, str]]) -> Expected:
+def read_expected(target: TargetSection, names: list[tuple[str, str]]) -> ExpectedState:
     """The current forms of `names`, which a DDL that changes no definition leaves unchanged."""
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         found = read_definitions(session, names, target.db_type)
-    return Expected(found.databases, found.tables)
+    return ExpectedState(found.databases, found.tables)
 
 
-def window(target: Target, ddl: tuple[str, list[tuple[str, str]]], *, repeatable: bool) -> Window:
+def window(target: TargetSection, ddl: tuple[str, list[tuple[str, str]]], *, repeatable: bool) -> Window:
     sql, names = ddl
     return Window(100, 300).ddl(200, sql, names, read_expected(target, names), repeatable=repeatable)
 
 
-def kill_apply(target: Target, found: Window, step: str) -> None:
+def kill_apply(target: TargetSection, found: Window, step: str) -> None:
     pid = apply_in_child(target, found, at(step, 1, signal_me(signal.SIGKILL)))
     assert wait_for_exit(pid) == -signal.SIGKILL
 
@@ -80,7 +80,7 @@ def ids(server: MariaDb, *names: str) -> list[list[int]]:
 
 @pytest.mark.parametrize("meanwhile", MEANWHILE)
 @pytest.mark.parametrize("step", ["intent", "ddl_executed"])
-def test_interrupted_truncate_leaves_no_row(server: MariaDb, target: Target, step: str, meanwhile: str) -> None:
+def test_interrupted_truncate_leaves_no_row(server: MariaDb, target: TargetSection, step: str, meanwhile: str) -> None:
     found = window(target, TRUNCATE, repeatable=True)
     kill_apply(target, found, step)
     renumber_tables(server, meanwhile)
@@ -90,7 +90,7 @@ def test_interrupted_truncate_leaves_no_row(server: MariaDb, target: Target, ste
 
 @pytest.mark.parametrize("meanwhile", MEANWHILE)
 @pytest.mark.parametrize("step", ["intent", "ddl_executed", "ddl_done"])
-def test_swap_of_equal_tables_runs_once(server: MariaDb, target: Target, step: str, meanwhile: str) -> None:
+def test_swap_of_equal_tables_runs_once(server: MariaDb, target: TargetSection, step: str, meanwhile: str) -> None:
     # The same statement moves the marker; so no privilege to read the engine's numbers is needed.
     execute(
         server,
@@ -110,7 +110,7 @@ def test_swap_of_equal_tables_runs_once(server: MariaDb, target: Target, step: s
 
 
 @pytest.mark.parametrize("step", ["intent", "ddl_executed"])
-def test_swap_without_its_marker_stops_for_an_operator(server: MariaDb, target: Target, step: str) -> None:
+def test_swap_without_its_marker_stops_for_an_operator(server: MariaDb, target: TargetSection, step: str) -> None:
     found = window(target, SWAP, repeatable=False)
     kill_apply(target, found, step)
     for (name,) in rows(server, "SHOW TABLES IN tidb_binlog LIKE 'binlake\\_kept%'"):
@@ -125,7 +125,7 @@ def test_swap_without_its_marker_stops_for_an_operator(server: MariaDb, target: 
     assert ids(server, "a", "b") == [[2], [1]]
 
 
-def test_refused_rename_list_moves_nothing(server: MariaDb, target: Target) -> None:
+def test_refused_rename_list_moves_nothing(server: MariaDb, target: TargetSection) -> None:
     found = window(target, ("RENAME TABLE a TO x, b TO a, x TO b, gone TO y", [A, B]), repeatable=False)
     with pytest.raises(TargetRefused):
         apply(target, found)
@@ -134,7 +134,7 @@ def test_refused_rename_list_moves_nothing(server: MariaDb, target: Target) -> N
 
 
 @pytest.mark.parametrize("step", ["intent", "ddl_executed"])
-def test_exchange_is_proven_by_swapped_numbers(server: MariaDb, target: Target, step: str) -> None:
+def test_exchange_is_proven_by_swapped_numbers(server: MariaDb, target: TargetSection, step: str) -> None:
     found = window(target, EXCHANGE, repeatable=False)
     kill_apply(target, found, step)
     assert apply(target, found).ddls == (step == "intent")
@@ -143,7 +143,9 @@ def test_exchange_is_proven_by_swapped_numbers(server: MariaDb, target: Target, 
 
 @pytest.mark.parametrize("meanwhile", ["optimize", "restored"])
 @pytest.mark.parametrize("step", ["intent", "ddl_executed"])
-def test_exchange_without_proof_is_not_guessed(server: MariaDb, target: Target, step: str, meanwhile: str) -> None:
+def test_exchange_without_proof_is_not_guessed(
+    server: MariaDb, target: TargetSection, step: str, meanwhile: str
+) -> None:
     found = window(target, EXCHANGE, repeatable=False)
     kill_apply(target, found, step)
     before = ids(server, "p", "b")
@@ -156,7 +158,7 @@ def test_exchange_without_proof_is_not_guessed(server: MariaDb, target: Target, 
 
 
 @pytest.mark.parametrize("meanwhile", MEANWHILE)
-def test_interrupted_drop_of_a_partition_is_completed(server: MariaDb, target: Target, meanwhile: str) -> None:
+def test_interrupted_drop_of_a_partition_is_completed(server: MariaDb, target: TargetSection, meanwhile: str) -> None:
     found = window(target, DROP_PARTITION, repeatable=True)
     kill_apply(target, found, "intent")
     renumber_tables(server, meanwhile)
@@ -165,7 +167,7 @@ def test_interrupted_drop_of_a_partition_is_completed(server: MariaDb, target: T
 
 
 @pytest.mark.servers("mariadb")  # MySQL has no partitions in MyISAM
-def test_repair_of_the_table_is_not_taken_for_a_dropped_partition(server: MariaDb, target: Target) -> None:
+def test_repair_of_the_table_is_not_taken_for_a_dropped_partition(server: MariaDb, target: TargetSection) -> None:
     # The table was MyISAM when the DDL started; that difference is repaired now, but the partition still exists.
     sql, names = DROP_PARTITION
     left = replace(read_expected(target, names), moves_rows=True)
@@ -184,7 +186,7 @@ def test_repair_of_the_table_is_not_taken_for_a_dropped_partition(server: MariaD
 @pytest.mark.parametrize(("amiss", "step"), [("index", "ddl_executed"), ("comment", "intent")])
 @pytest.mark.parametrize("ddl", [EXCHANGE, DROP_PARTITION], ids=["exchange", "drop"])
 def test_definitions_prove_nothing_for_a_ddl_that_moves_rows(
-    server: MariaDb, target: Target, amiss: str, step: str, ddl: tuple[str, list[tuple[str, str]]]
+    server: MariaDb, target: TargetSection, amiss: str, step: str, ddl: tuple[str, list[tuple[str, str]]]
 ) -> None:
     # R-04: neither an index that the target always lacked nor a comment that someone adds meanwhile is proof
     sql, names = ddl
@@ -201,7 +203,9 @@ def test_definitions_prove_nothing_for_a_ddl_that_moves_rows(
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-def test_refused_exchange_that_was_done_by_hand_is_not_reversed(server: MariaDb, target: Target, by_hand: bool) -> None:
+def test_refused_exchange_that_was_done_by_hand_is_not_reversed(
+    server: MariaDb, target: TargetSection, by_hand: bool
+) -> None:
     # R-04
     sql, names = EXCHANGE
     execute(server, "INSERT INTO app.b VALUES (15, 15)")
@@ -214,7 +218,9 @@ def test_refused_exchange_that_was_done_by_hand_is_not_reversed(server: MariaDb,
     assert ids(server, "p", "b") == [[2, 13], [3]]
 
 
-def test_dropped_partition_is_proven_on_the_same_server_and_unknown_on_another(server: MariaDb, target: Target) -> None:
+def test_dropped_partition_is_proven_on_the_same_server_and_unknown_on_another(
+    server: MariaDb, target: TargetSection
+) -> None:
     found = window(target, DROP_PARTITION, repeatable=True)
     kill_apply(target, found, "ddl_executed")
     copy = take_copy(server, *EVERY)
@@ -228,12 +234,12 @@ def test_dropped_partition_is_proven_on_the_same_server_and_unknown_on_another(s
     assert ids(server, "p") == [[13]]
 
 
-def test_intent_of_an_older_version_without_proof_is_not_guessed(server: MariaDb, target: Target) -> None:
+def test_intent_of_an_older_version_without_proof_is_not_guessed(server: MariaDb, target: TargetSection) -> None:
     found = window(target, TRUNCATE, repeatable=True)
     kill_apply(target, found, "intent")
     [(text,)] = rows(server, "SELECT ddl_expected FROM tidb_binlog.binlake_progress")
     old = json.dumps({key: value for key, value in json.loads(text).items() if key != "before"})
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         session.write("UPDATE tidb_binlog.binlake_progress SET ddl_expected = %s", (old,))
     with pytest.raises(Permanent, match="the version of Binlake that began it recorded no evidence"):
         apply(target, found)

@@ -17,8 +17,8 @@ from binlake.dialect import DdlText, map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import Definitions
-from binlake.target import Session
+from binlake.rows.schema.delta import DdlSide
+from binlake.target import TargetSession
 from binlake.target.session.session import SQL_MODE
 
 pytestmark = pytest.mark.mariadb
@@ -47,10 +47,10 @@ MODES = (SQL_MODE, f"{SQL_MODE},NO_UNSIGNED_SUBTRACTION")
 
 
 @pytest.fixture
-def session(empty_server: MariaDb) -> Iterator[Session]:
+def session(empty_server: MariaDb) -> Iterator[TargetSession]:
     fill = f"INSERT INTO app.u VALUES {','.join(ROWS)}"
     execute(empty_server, "CREATE DATABASE app", f"CREATE TABLE app.u ({COLUMNS})", fill)
-    with closing(Session(target_of(empty_server))) as found:
+    with closing(TargetSession(target_of(empty_server))) as found:
         yield found
 
 
@@ -65,13 +65,13 @@ def define(*more: dict[str, Any], **options: Any) -> TableDef:
     return table("u", *own, *more, keys=(primary("id"),), db="app", **options)
 
 
-def apply(session: Session, query: str, after: TableDef, dialect: Dialect) -> None:
-    ddl = DdlText(7, "app", "u", query, Definitions((), (define(),)), Definitions((), (after,)))
+def apply(session: TargetSession, query: str, after: TableDef, dialect: Dialect) -> None:
+    ddl = DdlText(7, "app", "u", query, DdlSide((), (define(),)), DdlSide((), (after,)))
     for statement in map_ddl(ddl, dialect).sql:
         session.execute(statement)
 
 
-def read_each(session: Session, expression: str) -> list[str]:
+def read_each(session: TargetSession, expression: str) -> list[str]:
     """The expression's values by id, as text; `error` for a row where it is out of range."""
     values = []
     for at in range(1, len(ROWS) + 1):
@@ -86,7 +86,7 @@ def read_each(session: Session, expression: str) -> list[str]:
 
 
 def test_virtual_columns_have_the_values_of_every_sql_mode_and_never_stop_a_write(
-    session: Session, server: MariaDb
+    session: TargetSession, server: MariaDb
 ) -> None:
     known = []
     for mode in MODES:
@@ -115,7 +115,7 @@ def test_virtual_columns_have_the_values_of_every_sql_mode_and_never_stop_a_writ
     assert [str(row[-3]) for row in rows] == ["-3", "-4294967295", "0"]
 
 
-def test_check_over_a_difference_lets_the_source_s_rows_in(session: Session, server: MariaDb) -> None:
+def test_check_over_a_difference_lets_the_source_s_rows_in(session: TargetSession, server: MariaDb) -> None:
     name = {"O": "low", "L": "low"}
     check = {"constraint_name": name, "expr_string": "`a`-5>-9", "enforced": True}
     after = define(constraint_info=[check])
@@ -125,7 +125,7 @@ def test_check_over_a_difference_lets_the_source_s_rows_in(session: Session, ser
 
 
 @pytest.mark.servers("mysql")
-def test_index_on_a_difference_lets_the_source_s_rows_in(session: Session, server: MariaDb) -> None:
+def test_index_on_a_difference_lets_the_source_s_rows_in(session: TargetSession, server: MariaDb) -> None:
     apply(session, "ALTER TABLE `u` ADD INDEX `low`((`a`-5), `i`)", define(), server.name)
     session.execute("INSERT INTO app.u (id, a) VALUES (4, 1)")
     apply(session, "CREATE INDEX `lower` ON `u` (`a`, (`a`-6))", define(), server.name)

@@ -10,14 +10,14 @@ from support.mariadb import MariaDb, dialect_of, execute
 from support.tabledefs import col, key, primary, table
 from support.windows import target_of
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.dialect import find_target_collation
 from binlake.errors import Drift
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.target.definitions.definitions import (
-    Expected,
+    ExpectedState,
     compare_definitions,
     digest_definitions,
     expect_after_ddl,
@@ -28,7 +28,7 @@ from binlake.target.definitions.definitions import (
     require_definitions,
 )
 from binlake.target.definitions.forms import normalize_type
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 pytestmark = pytest.mark.mariadb
 
@@ -57,24 +57,24 @@ def create(server: MariaDb) -> str:
 
 
 @pytest.fixture
-def session(empty_server: MariaDb, create: str) -> Iterator[Session]:
+def session(empty_server: MariaDb, create: str) -> Iterator[TargetSession]:
     execute(empty_server, "CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", create)
-    opened = Session(target_of(empty_server))
+    opened = TargetSession(target_of(empty_server))
     yield opened
     opened.close()
 
 
-def compare(session: Session, *tables: TableDef) -> list[str]:
+def compare(session: TargetSession, *tables: TableDef) -> list[str]:
     expected = expect_tables(tables, dialect_of(session))
     return compare_definitions(expected, read_definitions(session, expected.names, dialect_of(session)))
 
 
-def test_equal_table_has_no_differences(session: Session) -> None:
-    require_definitions(session, Target(db_type=dialect_of(session)), [SOURCE])
+def test_equal_table_has_no_differences(session: TargetSession) -> None:
+    require_definitions(session, TargetSection(db_type=dialect_of(session)), [SOURCE])
     expected = expect_tables([SOURCE], dialect_of(session))
     assert (
         compare_definitions(
-            Expected.from_json(expected.to_json()),
+            ExpectedState.from_json(expected.to_json()),
             read_definitions(session, expected.names, dialect_of(session)),
             indexes=True,
         )
@@ -99,29 +99,31 @@ def test_equal_table_has_no_differences(session: Session) -> None:
         ("DROP PRIMARY KEY, ADD PRIMARY KEY (id, e)", "unique key (id) is missing"),
     ],
 )
-def test_difference_that_can_lose_rows_is_reported_as_drift(session: Session, statement: str, difference: str) -> None:
+def test_difference_that_can_lose_rows_is_reported_as_drift(
+    session: TargetSession, statement: str, difference: str
+) -> None:
     # hazards
     session.execute(f"ALTER TABLE d.t {statement}")
     with pytest.raises(Drift, match="differ from the source's") as drift:
-        require_definitions(session, Target(db_type=dialect_of(session)), [SOURCE])
+        require_definitions(session, TargetSection(db_type=dialect_of(session)), [SOURCE])
     assert f"d.t: {difference}" in drift.value.message
 
 
 @pytest.mark.parametrize(
     "statement", ["ADD INDEX mine (b(3))", "DROP INDEX i", "COMMENT 'mine'", "ALTER v SET DEFAULT 'x'"]
 )
-def test_differences_that_lose_no_rows_are_ignored(session: Session, statement: str) -> None:
+def test_differences_that_lose_no_rows_are_ignored(session: TargetSession, statement: str) -> None:
     session.execute(f"ALTER TABLE d.t {statement}")
     assert compare(session, SOURCE) == []
 
 
-def test_missing_table_and_view_instead_of_a_table_are_reported(session: Session) -> None:
+def test_missing_table_and_view_instead_of_a_table_are_reported(session: TargetSession) -> None:
     session.execute("CREATE VIEW d.other AS SELECT 1")
     missing, other = table("gone", col("a")), table("other", col("a"))
     assert compare(session, missing, other) == ["d.gone: the table is missing", "d.other: it is a view, not a table"]
 
 
-def test_unexpected_databases_and_tables_are_reported(session: Session) -> None:
+def test_unexpected_databases_and_tables_are_reported(session: TargetSession) -> None:
     expected = expect_tables(
         [], dialect_of(session), absent=[("d", "t"), ("d", "x")], databases={"d": False, "e": True}
     )
@@ -134,18 +136,18 @@ def test_unexpected_databases_and_tables_are_reported(session: Session) -> None:
 
 def test_expected_definitions_after_a_ddl() -> None:
     old, new = table("a", col("x")), table("b", col("x"))
-    renamed = expect_after_ddl(Definitions((), (old,)), Definitions((), (new,)), "mariadb")
+    renamed = expect_after_ddl(DdlSide((), (old,)), DdlSide((), (new,)), "mariadb")
     assert [(name, form is None) for name, form in renamed.tables.items()] == [(("d", "a"), True), (("d", "b"), False)]
     # a DROP DATABASE removes its tables one by one, so only the missing database proves that the DDL is done
-    dropped = expect_after_ddl(Definitions((DbInfo(2, "d", "", "", {}),), (old,)), Definitions((), ()), "mariadb")
+    dropped = expect_after_ddl(DdlSide((DbInfo(2, "d", "", "", {}),), (old,)), DdlSide((), ()), "mariadb")
     assert (dropped.databases, dropped.tables) == ({"d": False}, {})
 
 
 def test_expected_empty_tables_after_a_ddl() -> None:
     old, new = table("a", col("x"), id=5), table("A", col("x"), id=6)
 
-    def after(action: Action, *sides: tuple[TableDef, ...]) -> Expected:
-        return expect_after_ddl(*(Definitions((), side) for side in sides), "mariadb", action)
+    def after(action: Action, *sides: tuple[TableDef, ...]) -> ExpectedState:
+        return expect_after_ddl(*(DdlSide((), side) for side in sides), "mariadb", action)
 
     assert after(Action.CREATE_TABLE, (), (new,)).empty == {("d", "A"): ()}
     truncated = after(Action.TRUNCATE_TABLE, (old,), (new,))
@@ -155,14 +157,14 @@ def test_expected_empty_tables_after_a_ddl() -> None:
     parts = [{"definitions": [{"id": n, "name": {"O": f"p{n % 10}"}} for n in ids]} for ids in ((11, 12), (11, 22))]
     was, now = (table("a", col("x"), id=5, partition=part) for part in parts)
     assert after(Action.TRUNCATE_PARTITION, (was,), (now,)).empty == {("d", "a"): ("p2",)}
-    assert Expected.from_json(truncated.to_json()) == truncated
+    assert ExpectedState.from_json(truncated.to_json()) == truncated
 
 
 @pytest.mark.parametrize(
     "statement",
     ["ALTER TABLE d.t COMMENT 'x'", "ALTER TABLE d.t ALTER v SET DEFAULT 'x'", "ALTER TABLE d.t RENAME INDEX i TO k"],
 )
-def test_fingerprint_changes_with_the_definition(session: Session, statement: str) -> None:
+def test_fingerprint_changes_with_the_definition(session: TargetSession, statement: str) -> None:
     #
     names = [("d", "t"), ("d", "u"), ("d", "")]
     before = digest_definitions(session, names)
@@ -174,7 +176,7 @@ def test_fingerprint_changes_with_the_definition(session: Session, statement: st
 
 
 @pytest.mark.servers("mariadb")
-def test_definition_with_bytes_as_default_is_read(session: Session) -> None:
+def test_definition_with_bytes_as_default_is_read(session: TargetSession) -> None:
     # MariaDB shows these bytes in SHOW CREATE TABLE as they are, which is no UTF-8.
     session.execute("CREATE TABLE d.bytes (a INT PRIMARY KEY, b BINARY(2) DEFAULT X'41FF')")
     shown = read_create_statement(session, ("d", "bytes"))
@@ -184,7 +186,7 @@ def test_definition_with_bytes_as_default_is_read(session: Session) -> None:
 
 
 @pytest.mark.servers("mariadb")  # MySQL does not reveal its encoding of such names (docs/reference/compatibility.md)
-def test_tables_with_non_ascii_names_have_numbers(session: Session) -> None:
+def test_tables_with_non_ascii_names_have_numbers(session: TargetSession) -> None:
     # the server encodes Ä, Σ and ẞ in file names in different ways
     names = [("ÜBERSICHT d", name) for name in ("ÄPFEL", "ΟΔΟΣ", "İlan", "ẞTADT", "a-b")]
     session.execute("CREATE DATABASE `ÜBERSICHT d`")
@@ -198,7 +200,7 @@ def test_tables_with_non_ascii_names_have_numbers(session: Session) -> None:
         session.execute("DROP DATABASE `ÜBERSICHT d`")
 
 
-def test_swapped_equal_tables_keep_their_numbers(session: Session, create: str) -> None:
+def test_swapped_equal_tables_keep_their_numbers(session: TargetSession, create: str) -> None:
     # a newly created table gets a number that was never used
     session.execute(create.replace("d.t", "d.u"))
     names = [("d", "t"), ("d", "u"), ("d", ""), ("d", "gone")]

@@ -15,14 +15,14 @@ from support.windows import target_of
 from binlake.config.model import TargetTable
 from binlake.ddl.definitions import LandedDdl
 from binlake.ddl.shapes import Shapes, TableShape
-from binlake.rows.schema import DbInfo, Identity, TableDef
+from binlake.rows.schema import DbInfo, RowIdentity, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.target.definitions.definitions import compare_definitions, expect_tables, read_definitions
 from binlake.target.definitions.forms import TableForm, build_expected_form
 from binlake.target.definitions.shape import derive_shape, list_refusals
 from binlake.target.definitions.structure import StructureDifference, compare_structures, find_shared_identity
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 pytestmark = pytest.mark.mariadb
 
@@ -35,19 +35,19 @@ ALL_TYPES = """CREATE TABLE d.every (
 
 
 @pytest.fixture
-def session(empty_server: MariaDb) -> Iterator[Session]:
+def session(empty_server: MariaDb) -> Iterator[TargetSession]:
     execute(empty_server, "CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
-    opened = Session(target_of(empty_server))
+    opened = TargetSession(target_of(empty_server))
     yield opened
     opened.close()
 
 
-def structure(session: Session, name: str) -> TableForm | None:
+def structure(session: TargetSession, name: str) -> TableForm | None:
     """The structure of d.`name` on the target."""
     return read_definitions(session, [("d", name)], dialect_of(session)).tables["d", name]
 
 
-def test_table_of_all_types_is_read_as_the_source_would_define_it(session: Session) -> None:  # S4-22, S4-28
+def test_table_of_all_types_is_read_as_the_source_would_define_it(session: TargetSession) -> None:  # S4-22, S4-28
     session.execute(ALL_TYPES)
     info = table_info_of(session, ("d", "every"), dialect_of(session))
     assert info is not None
@@ -75,13 +75,13 @@ SOURCE = table(
 KEYS = "id INT PRIMARY KEY, user_id INT NOT NULL UNIQUE"
 
 
-def differences(session: Session, create: str) -> list[tuple[str, str]]:
+def differences(session: TargetSession, create: str) -> list[tuple[str, str]]:
     session.execute(f"CREATE TABLE d.t ({create})")
     found = compare_structures(build_expected_form(SOURCE, dialect_of(session)), structure(session, "t"))
     return [(one.weight, one.text) for one in found]
 
 
-def test_own_key_and_columns_of_the_target_say_what_keeps_them(session: Session) -> None:  # S4-26, R-12
+def test_own_key_and_columns_of_the_target_say_what_keeps_them(session: TargetSession) -> None:  # S4-26, R-12
     create = (
         "new_id INT AUTO_INCREMENT PRIMARY KEY, id INT NOT NULL, user_id INT NOT NULL UNIQUE, name VARCHAR(20),"
         " note VARCHAR(9) DEFAULT 'x'"
@@ -122,12 +122,12 @@ def test_own_key_and_columns_of_the_target_say_what_keeps_them(session: Session)
     ],
 )  # fmt: skip
 def test_differences_that_lose_rows_or_values_are_fatal(
-    session: Session, create: str, first: str
+    session: TargetSession, create: str, first: str
 ) -> None:  # S4-26, R-13
     assert differences(session, create)[0] == ("fatal", first)
 
 
-def test_equal_target_has_no_differences_and_a_missing_one_is_reported(session: Session) -> None:  # S4-26
+def test_equal_target_has_no_differences_and_a_missing_one_is_reported(session: TargetSession) -> None:  # S4-26
     source = build_expected_form(SOURCE, dialect_of(session))
     assert compare_structures(source, None) == [StructureDifference("the table is missing", "fatal")]
     assert differences(session, "id INT PRIMARY KEY, user_id INT NULL, name VARCHAR(20), UNIQUE (user_id)") == [
@@ -138,7 +138,7 @@ def test_equal_target_has_no_differences_and_a_missing_one_is_reported(session: 
 REMEDY = ": its values come from the source, so MODIFY it at the target to a column without an expression"
 
 
-def test_missing_or_generated_target_column_needs_sync_mode_2(session: Session) -> None:  # S4-27
+def test_missing_or_generated_target_column_needs_sync_mode_2(session: TargetSession) -> None:  # S4-27
     create = "extra INT, id INT PRIMARY KEY, user_id INT AS (id + 1) STORED UNIQUE"
     assert differences(session, create) == [
         ("preserve", "column extra is the target's own"),
@@ -150,7 +150,7 @@ def test_missing_or_generated_target_column_needs_sync_mode_2(session: Session) 
 PRESERVED = TargetTable(db_name="d", tbl_name="t", preserve=True)
 
 
-def derive_shared(session: Session, create: str, *, sync_mode: int = 1) -> tuple[TableDef, list[str]]:
+def derive_shared(session: TargetSession, create: str, *, sync_mode: int = 1) -> tuple[TableDef, list[str]]:
     """The definition that both sides share, if requested, and the refused differences."""
     session.execute(f"CREATE TABLE d.t ({create})")
     there = structure(session, "t")
@@ -161,27 +161,27 @@ def derive_shared(session: Session, create: str, *, sync_mode: int = 1) -> tuple
     return definition, list_refusals(compare_structures(build_expected_form(definition, dialect_of(session)), there))
 
 
-def test_rows_are_found_by_the_shared_key_if_the_target_has_its_own(session: Session) -> None:  # S4-26, S4-29
+def test_rows_are_found_by_the_shared_key_if_the_target_has_its_own(session: TargetSession) -> None:  # S4-26, S4-29
     definition, left = derive_shared(
         session,
         "new_id INT AUTO_INCREMENT PRIMARY KEY, id INT NOT NULL, user_id INT NOT NULL UNIQUE, name VARCHAR(20),"
         " Note VARCHAR(9) DEFAULT 'x', at TIMESTAMP DEFAULT NOW() ON UPDATE NOW(), twice INT AS (id * 2)",
     )
     assert left == []
-    assert definition.find_identity() == Identity("unique", ("user_id",))
+    assert definition.find_identity() == RowIdentity("unique", ("user_id",))
     assert definition.own == ("new_id", "note", "at", "twice")
     # Columns that the server sets at each write are not preserved.
     assert definition.kept == ("new_id", "note")
 
 
-def test_keys_on_left_out_columns_are_left_out(session: Session) -> None:  # S4-27
+def test_keys_on_left_out_columns_are_left_out(session: TargetSession) -> None:  # S4-27
     definition, left = derive_shared(session, "id INT PRIMARY KEY, name VARCHAR(20) AS (id) STORED", sync_mode=2)
     assert ([c.name for c in definition.columns], left) == (["id"], [])
     assert [key.name for key in definition.list_unique_keys()] == ["PRIMARY"]
     assert (definition.own, definition.kept) == (("name",), ())
 
 
-def test_other_differences_stay_refused(session: Session) -> None:  # R-13
+def test_other_differences_stay_refused(session: TargetSession) -> None:  # R-13
     _, left = derive_shared(
         session, "id BIGINT PRIMARY KEY, user_id INT NOT NULL UNIQUE, name VARCHAR(20) UNIQUE, must INT NOT NULL"
     )
@@ -198,11 +198,11 @@ def test_shapes_follow_the_windows_ddl() -> None:  # S4-22, S4-23
     truncated, renamed = (table(name, col("id"), keys=(primary("id"),), id=102) for name in ("t", "v"))
     ddls = Shapes({("d", "T"): shape}).follow(
         [
-            ddl(Definitions((), (SOURCE, other)), Definitions((), (named(SOURCE, "u"), named(other, "t")))),  # swapped
-            ddl(Definitions((), (named(SOURCE, "u"),)), Definitions((), (replace(truncated, name="u"),))),  # truncated
-            ddl(Definitions((), (replace(truncated, name="u"),)), Definitions((), (renamed,))),
-            ddl(Definitions((), (renamed,)), Definitions((), ())),
-            ddl(Definitions((), ()), Definitions((), (renamed,))),
+            ddl(DdlSide((), (SOURCE, other)), DdlSide((), (named(SOURCE, "u"), named(other, "t")))),  # swapped
+            ddl(DdlSide((), (named(SOURCE, "u"),)), DdlSide((), (replace(truncated, name="u"),))),  # truncated
+            ddl(DdlSide((), (replace(truncated, name="u"),)), DdlSide((), (renamed,))),
+            ddl(DdlSide((), (renamed,)), DdlSide((), ())),
+            ddl(DdlSide((), ()), DdlSide((), (renamed,))),
         ]
     )
     found = [{t.name: t.own for t in (*one.before.tables, *one.after.tables)} for one in ddls]
@@ -217,5 +217,5 @@ def named(definition: TableDef, name: str) -> TableDef:
     return replace(definition, name=name)
 
 
-def ddl(before: Definitions, after: Definitions) -> LandedDdl:
+def ddl(before: DdlSide, after: DdlSide) -> LandedDdl:
     return LandedDdl(9, 9, 8, 2, 1, 3, "d", "t", "", "", "apply", "", before, after)

@@ -18,7 +18,7 @@ from support.mariadb import MariaDb, execute, rows
 from support.windows import CLUSTER, NAME, Window, apply_in_child, at, signal_me, target_of
 
 from binlake.config import Replication
-from binlake.config.model import Lake, Target
+from binlake.config.model import LakeSection, TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, LostRange, Permanent
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
@@ -42,7 +42,7 @@ CONSISTENT, HALF_WAY = (
 
 
 @pytest.fixture
-def target(empty_server: MariaDb) -> Iterator[Target]:
+def target(empty_server: MariaDb) -> Iterator[TargetSection]:
     """The session's server with app.t(id, v), and no checkpoint."""
     execute(empty_server, "CREATE DATABASE app", "CREATE TABLE app.t (id BIGINT PRIMARY KEY, v VARCHAR(20))")
     yield target_of(empty_server, mode="parallel", worker_count=2)
@@ -65,7 +65,7 @@ def nobody() -> Iterator[str]:
         yield f"http://127.0.0.1:{held.getsockname()[1]}"
 
 
-def replication(target: Target | None, pd: str, patience_s: float = 0.3, **more: Any) -> Replication:
+def replication(target: TargetSection | None, pd: str, patience_s: float = 0.3, **more: Any) -> Replication:
     """`patience_s`: the timeout for the PD; short for addresses that do not answer anyway."""
     section = {} if target is None else {"target": target.model_dump(by_alias=True)}
     source = {"pd-urls": [pd], "status-url": "http://127.0.0.1:1", "timeout-s": patience_s}
@@ -76,7 +76,7 @@ def no_context(_: Replication) -> Any:
     raise AssertionError("recovery must need neither Spark nor the lake")
 
 
-def kill_apply(target: Target, window: Window, relay: RelayLog | None = None) -> None:
+def kill_apply(target: TargetSection, window: Window, relay: RelayLog | None = None) -> None:
     """Kill an apply after its first statement."""
     assert (
         wait_for_exit(apply_in_child(target, window, at("batch", 1, signal_me(signal.SIGKILL)), relay))
@@ -100,7 +100,7 @@ def checkpoint(server: MariaDb) -> str:
     ],
 )
 def test_pd_and_checkpoint_decide_without_any_write(
-    server: MariaDb, target: Target, pd_url: str, nobody: str, answers: bool, stored: str | None, state: str
+    server: MariaDb, target: TargetSection, pd_url: str, nobody: str, answers: bool, stored: str | None, state: str
 ) -> None:
     # S3-10, S3-12
     if stored is not None:
@@ -121,7 +121,7 @@ def test_pd_and_checkpoint_decide_without_any_write(
     assert words <= {"SELECT", "SET", "SHOW", "START"}
 
 
-def test_recovery_finishes_the_open_window(target: Target, nobody: str) -> None:
+def test_recovery_finishes_the_open_window(target: TargetSection, nobody: str) -> None:
     # S3-10: with its bounds and the manifest with which it was opened
     window = Window(0, 300).put((1, "a")).put((2, "b"))
     kill_apply(target, window)
@@ -132,7 +132,7 @@ def test_recovery_finishes_the_open_window(target: Target, nobody: str) -> None:
 
 
 def test_recovery_needs_only_target_and_relay_files(
-    server: MariaDb, target: Target, nobody: str, tmp_path: Path
+    server: MariaDb, target: TargetSection, nobody: str, tmp_path: Path
 ) -> None:
     # S3-03, S3-09, S3-11: the process imports neither Spark nor the lake's library nor Airflow
     log_dir = tmp_path / "relay"
@@ -165,7 +165,7 @@ def test_recovery_needs_only_target_and_relay_files(
     assert [r.state for r in recover(own, no_context)] == ["nothing-to-do"]
 
 
-def test_job_writes_its_result(target: Target, nobody: str, tmp_path: Path) -> None:
+def test_job_writes_its_result(target: TargetSection, nobody: str, tmp_path: Path) -> None:
     # S3-12: as every stage does, for its caller
     config, result = tmp_path / "shop.toml", tmp_path / "result.json"
     config.write_text(toml_of(target, nobody))
@@ -177,14 +177,14 @@ def test_job_writes_its_result(target: Target, nobody: str, tmp_path: Path) -> N
     assert (outcome["ok"], outcome["error"]["kind"], outcome["error"]["class"]) == (False, "Permanent", "LostRange")
 
 
-def toml_of(target: Target, pd: str) -> str:
+def toml_of(target: TargetSection, pd: str) -> str:
     address = f'host = "{target.host}"\nport = {target.port}\nuser = "{target.user}"\ndb-type = "{target.db_type}"'
     source = f'[source]\npd-urls = ["{pd}"]\ntimeout-s = 0.3'
     return f'name = "{NAME}"\n{source}\n[lake]\npath = "/nowhere"\n[target]\n{address}\n'
 
 
 def test_missing_source_of_the_open_window_is_reported(
-    server: MariaDb, target: Target, nobody: str, tmp_path: Path
+    server: MariaDb, target: TargetSection, nobody: str, tmp_path: Path
 ) -> None:
     # S3-13: nothing is written to the target, and the range is named
     kill_apply(target, Window(0, 300).put((1, "a")).put((2, "b")))
@@ -209,7 +209,9 @@ def test_missing_source_of_the_open_window_is_reported(
     assert after == before
 
 
-def test_inconsistent_target_without_an_open_window_is_refused(server: MariaDb, target: Target, nobody: str) -> None:
+def test_inconsistent_target_without_an_open_window_is_refused(
+    server: MariaDb, target: TargetSection, nobody: str
+) -> None:
     # Inconsistent, but no window of Binlake is open: a drainer's checkpoint, or one that was set back
     apply_window(target, Window(0, 200).manifest(), Window(0, 200))
     execute(server, f"UPDATE tidb_binlog.checkpoint SET checkPoint = '{HALF_WAY}'")
@@ -218,7 +220,7 @@ def test_inconsistent_target_without_an_open_window_is_refused(server: MariaDb, 
 
 
 def test_finished_window_below_the_exit_point_is_not_consistent(
-    server: MariaDb, target: Target, nobody: str, tmp_path: Path
+    server: MariaDb, target: TargetSection, nobody: str, tmp_path: Path
 ) -> None:
     # DESIGN 3.8: windows up to 900 were started before; the open one ends below that
     own = replication(target, nobody, relay={"log-dir": str(tmp_path)})
@@ -230,7 +232,7 @@ def test_finished_window_below_the_exit_point_is_not_consistent(
     assert "900" in str(caught.value)
 
 
-def test_unsupported_requests_are_refused(target: Target, nobody: str, pd_url: str) -> None:
+def test_unsupported_requests_are_refused(target: TargetSection, nobody: str, pd_url: str) -> None:
     with pytest.raises(ConfigError, match="no SQL target"):
         recover(replication(None, nobody), no_context)
     with pytest.raises(ConfigError, match="only the open window"):
@@ -245,10 +247,12 @@ def test_unsupported_requests_are_refused(target: Target, nobody: str, pd_url: s
 class Forward:
     """A lake whose landed windows end at 300 and 400, and a sink that applies empty ones."""
 
-    def __init__(self, target: Target, pd: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, target: TargetSection, pd: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         lake, relay = {"path": str(folder / "lake")}, {"log-dir": str(folder)}
         safe = target.model_copy(update={"safe_mode": "never"})
-        self.replication = replication(safe, pd, relay=relay).model_copy(update={"lake": Lake.model_validate(lake)})
+        self.replication = replication(safe, pd, relay=relay).model_copy(
+            update={"lake": LakeSection.model_validate(lake)}
+        )
         log = WindowLog(LakePaths.of(self.replication))
         for lo, hi in ((200, 300), (300, 400)):
             for stage in ("land", "merge"):
@@ -274,11 +278,11 @@ def no_spark() -> Any:
 
 
 @pytest.fixture
-def forward(target: Target, nobody: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Forward:
+def forward(target: TargetSection, nobody: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Forward:
     return Forward(target, nobody, tmp_path, monkeypatch)
 
 
-def test_roll_forward_interrupted_between_windows_resumes(target: Target, forward: Forward) -> None:
+def test_roll_forward_interrupted_between_windows_resumes(target: TargetSection, forward: Forward) -> None:
     # S3-03, S3-08: with the configured modes and relay files, as any newly opened window
     assert forward.run() == ["nothing-to-do"]
     apply_window(target, Window(0, 300).manifest(), Window(0, 300))
@@ -289,7 +293,7 @@ def test_roll_forward_interrupted_between_windows_resumes(target: Target, forwar
     assert forward.run() == ["nothing-to-do"]
 
 
-def _apply_then_set_back(server: MariaDb, target: Target, exit_ts: int) -> None:
+def _apply_then_set_back(server: MariaDb, target: TargetSection, exit_ts: int) -> None:
     """Apply the window (0, 200], then make its checkpoint inconsistent; safe mode ends at `exit_ts`."""
     apply_window(target, Window(0, 200).manifest(), Window(0, 200))
     execute(
@@ -300,7 +304,7 @@ def _apply_then_set_back(server: MariaDb, target: Target, exit_ts: int) -> None:
 
 
 def test_roll_forward_over_possibly_applied_rows_forces_safe_mode(
-    server: MariaDb, target: Target, forward: Forward
+    server: MariaDb, target: TargetSection, forward: Forward
 ) -> None:
     # S4-40: the checkpoint was set back
     _apply_then_set_back(server, target, exit_ts=400)
@@ -312,7 +316,7 @@ def test_roll_forward_over_possibly_applied_rows_forces_safe_mode(
 
 
 def test_roll_forward_that_ends_below_the_exit_point_reports_its_result(
-    server: MariaDb, target: Target, forward: Forward
+    server: MariaDb, target: TargetSection, forward: Forward
 ) -> None:
     # DESIGN 3.8: the hint does not suggest the same command again
     _apply_then_set_back(server, target, exit_ts=900)
@@ -334,7 +338,7 @@ def test_restore_writes_no_relay_files(forward: Forward, monkeypatch: pytest.Mon
 
 
 def test_checkpoint_and_open_window_are_read_in_one_snapshot(
-    server: MariaDb, target: Target, nobody: str, monkeypatch: pytest.MonkeyPatch
+    server: MariaDb, target: TargetSection, nobody: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S3-10: a finalize ends between the two reads
     kill_apply(target, Window(0, 300).put((1, "a")).put((2, "b")))
@@ -350,7 +354,7 @@ def test_checkpoint_and_open_window_are_read_in_one_snapshot(
     assert (verdict.state, verdict.commit_ts, verdict.window) == ("recover", 0, (0, 300))
 
 
-def test_table_aside_needs_no_recovery_and_is_named(target: Target, nobody: str) -> None:  # U-16, S3-10
+def test_table_aside_needs_no_recovery_and_is_named(target: TargetSection, nobody: str) -> None:  # U-16, S3-10
     apply_window(target, (first := Window(100, 200).put((1, "a"))).manifest(), first)
     set_aside(target, CLUSTER, NAME, [("app", "t")], "by hand", 0)
     config = replication(target, nobody)

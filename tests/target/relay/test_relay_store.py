@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 from support.windows import NAME, Window
 
-from binlake.base.filestore import LocalStore, Store
+from binlake.base.filestore import LocalStore, StoredFiles
 from binlake.config import Replication
 from binlake.errors import LostRange, Transient
 from binlake.target.relay import RelayLog
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FOLDER = PurePosixPath("orders/target")
 
 
-def relay(store: Store, limit: int = 1000) -> RelayLog:
+def relay(store: StoredFiles, limit: int = 1000) -> RelayLog:
     """The relay log as each process opens it."""
     return RelayLog(BucketStorage(store, FOLDER), limit)
 

@@ -14,7 +14,7 @@ from support.mariadb import MariaDb, execute, rows
 from support.windows import NAME, Crash, Window, apply, apply_in_child, at, signal_me
 
 from binlake.config import Replication
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import LostRange, Transient
 from binlake.target.recover import finish_from_relay, judge_recovery, require_consistent
 from binlake.target.relay import RelayLog
@@ -51,7 +51,7 @@ def state(server: MariaDb) -> tuple[list[tuple[object, ...]], list[tuple[object,
 
 
 @pytest.fixture
-def replication(target: Target, tmp_path: Path) -> Replication:
+def replication(target: TargetSection, tmp_path: Path) -> Replication:
     """A source that is gone, no lake, small relay files, mode parallel."""
     (tmp_path / "relay").mkdir()
     section = target.model_copy(update={"mode": "parallel", "worker_count": 3}).model_dump(by_alias=True)
@@ -64,7 +64,7 @@ def replication(target: Target, tmp_path: Path) -> Replication:
     })  # fmt: skip
 
 
-def relay_of(replication: Replication) -> tuple[Target, RelayLog]:
+def relay_of(replication: Replication) -> tuple[TargetSection, RelayLog]:
     relay = RelayLog.of(replication)
     assert relay is not None
     assert replication.target is not None

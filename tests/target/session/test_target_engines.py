@@ -10,16 +10,16 @@ from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, primary, table
 from support.windows import Window, apply
 
-from binlake.base.sections.rules import Loopback
-from binlake.config.model import Target
+from binlake.base.sections.rules import LoopbackSection
+from binlake.config.model import TargetSection
 from binlake.dialect import DdlText, map_ddl
 from binlake.errors import Drift, TargetRefused
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.delta import DdlSide
 from binlake.target.apply.preflight import run_preflight
 from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.definitions.definitions import expect_tables
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 pytestmark = pytest.mark.mariadb
 
@@ -39,15 +39,17 @@ def engines(server: MariaDb, schema: str) -> set[str]:
     return {engine for (engine,) in found}
 
 
-def test_binlakes_tables_are_transactional_whatever_the_default_engine(myisam_server: MariaDb, target: Target) -> None:
+def test_binlakes_tables_are_transactional_whatever_the_default_engine(
+    myisam_server: MariaDb, target: TargetSection
+) -> None:
     apply(target, Window(0, 100).log("once"))
-    with closing(Session(target)) as session:
-        LoopbackMarks(Loopback.model_validate({"channel-id": 1}), "shop").create_table(session)
+    with closing(TargetSession(target)) as session:
+        LoopbackMarks(LoopbackSection.model_validate({"channel-id": 1}), "shop").create_table(session)
     assert engines(myisam_server, "tidb_binlog") == {"InnoDB"}
     assert engines(myisam_server, "retl") == {"InnoDB"}
 
 
-def test_table_created_by_a_ddl_is_transactional(myisam_server: MariaDb, target: Target) -> None:
+def test_table_created_by_a_ddl_is_transactional(myisam_server: MariaDb, target: TargetSection) -> None:
     execute(myisam_server, "DROP TABLE app.t, app.log")
     create = "CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(20))"
     apply(target, Window(0, 100).ddl(50, create, [("app", "t")], expect_tables([T], target.db_type)))
@@ -55,18 +57,18 @@ def test_table_created_by_a_ddl_is_transactional(myisam_server: MariaDb, target:
 
 
 @pytest.mark.servers("mariadb")
-def test_aria_table_is_refused(server: MariaDb, target: Target) -> None:
+def test_aria_table_is_refused(server: MariaDb, target: TargetSection) -> None:
     check_refused(server, target, "Aria")
 
 
 @pytest.mark.parametrize("engine", ["MyISAM", "MEMORY"])
-def test_target_table_without_transactions_is_refused(server: MariaDb, target: Target, engine: str) -> None:
+def test_target_table_without_transactions_is_refused(server: MariaDb, target: TargetSection, engine: str) -> None:
     check_refused(server, target, engine)
 
 
-def check_refused(server: MariaDb, target: Target, engine: str) -> None:
+def check_refused(server: MariaDb, target: TargetSection, engine: str) -> None:
     execute(server, f"ALTER TABLE app.t ENGINE = {engine}")
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         [report] = run_preflight(session, target, [T])
     said = f"its engine {engine} has no transactions: a repetition would double rows or lose them"
     assert (report.verdict, report.refusals, report.ways[0]) == (
@@ -85,7 +87,7 @@ def check_refused(server: MariaDb, target: Target, engine: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["binlake_ledger", "checkpoint"])
-def test_binlakes_own_table_without_transactions_is_refused(server: MariaDb, target: Target, name: str) -> None:
+def test_binlakes_own_table_without_transactions_is_refused(server: MariaDb, target: TargetSection, name: str) -> None:
     # An older version created them with the server's default engine.
     apply(target, Window(0, 100))
     execute(server, f"ALTER TABLE tidb_binlog.{name} ENGINE = MyISAM")
@@ -121,25 +123,25 @@ def test_binlakes_own_table_without_transactions_is_refused(server: MariaDb, tar
     ],
 )
 def test_float_is_compared_after_rounding(
-    server: MariaDb, target: Target, source: tuple[str, int, int], shown: str, difference: str | None
+    server: MariaDb, target: TargetSection, source: tuple[str, int, int], shown: str, difference: str | None
 ) -> None:
     kind, flen, decimal = source
     execute(server, f"CREATE TABLE app.f (id BIGINT PRIMARY KEY, v {shown})")
     value = col("v", getattr(t, kind), flen=flen, decimal=decimal)
     definition = table("f", col("id", t.LONGLONG, not_null=True), value, keys=(primary("id"),), db="app")
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         [report] = run_preflight(session, target, [definition])
     assert report.refusals == (() if difference is None else (difference,))
 
 
-def test_a_float_of_tidb_beyond_its_bounds_is_stored(server: MariaDb, target: Target) -> None:
+def test_a_float_of_tidb_beyond_its_bounds_is_stored(server: MariaDb, target: TargetSection) -> None:
     """TiDB keeps -99999999.99 of a FLOAT(10,2) as -1e8, which is out of range for such a column of the target."""
     value = col("g", t.FLOAT, flen=10, decimal=2)
     definition = table("f", col("id", t.LONGLONG, not_null=True), value, keys=(primary("id"),), db="app")
     text = "CREATE TABLE `f` (`id` BIGINT NOT NULL PRIMARY KEY,`g` FLOAT(10,2))"
-    ddl = DdlText(1, "app", "f", text, Definitions((), ()), Definitions((), (definition,)))
+    ddl = DdlText(1, "app", "f", text, DdlSide((), ()), DdlSide((), (definition,)))
     execute(server, *map_ddl(ddl, target.db_type).sql, "INSERT INTO app.f VALUES (1, -1e8)")
-    with closing(Session(target)) as session:
+    with closing(TargetSession(target)) as session:
         [report] = run_preflight(session, target, [definition])
         assert session.fetch_rows("SELECT g = -1e8 FROM app.f") == [(1,)]
     assert report.refusals == ()

@@ -10,12 +10,12 @@ from support.failover import TargetCopy, drop_copies, fail_over, take_copy
 from support.mariadb import MariaDb, execute, rows
 from support.windows import Window, apply, at
 
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import CheckpointConflict, TargetUnavailable
 from binlake.statements.batch import Phase
 from binlake.target.claim.fence import take_fence
 from binlake.target.claim.writers import ConfirmedTransactions
-from binlake.target.session.session import Session
+from binlake.target.session.session import TargetSession
 
 pytestmark = pytest.mark.mariadb
 
@@ -68,7 +68,7 @@ WHOLE = [f"line {number}" for number in range(BATCHES)]
 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_copy_that_lacks_batches_ends_the_run_and_the_next_run_applies_them(
-    server: MariaDb, target: Target, ordered: bool
+    server: MariaDb, target: TargetSection, ordered: bool
 ) -> None:
     parallel = target.model_copy(update={"mode": "parallel", "worker_count": 1})
     with pytest.raises(TargetUnavailable):
@@ -78,19 +78,19 @@ def test_copy_that_lacks_batches_ends_the_run_and_the_next_run_applies_them(
     assert lines(server) == WHOLE
 
 
-def test_error_counts_the_lost_transactions(server: MariaDb, target: Target) -> None:
+def test_error_counts_the_lost_transactions(server: MariaDb, target: TargetSection) -> None:
     with pytest.raises(TargetUnavailable, match="lacks transactions that it had confirmed") as stopped:
         apply(target, window(ordered=True), Failover(server, 3, 6))
     assert stopped.value.where["transactions"] == "2"
     assert stopped.value.kind == "Transient"
 
 
-def test_run_continues_on_a_copy_that_lacks_no_confirmed_transaction(server: MariaDb, target: Target) -> None:
+def test_run_continues_on_a_copy_that_lacks_no_confirmed_transaction(server: MariaDb, target: TargetSection) -> None:
     apply(target, window(ordered=True), Failover(server, 5, 6))
     assert lines(server) == WHOLE
 
 
-def test_copy_from_before_the_run_is_a_transient_error(server: MariaDb, target: Target) -> None:
+def test_copy_from_before_the_run_is_a_transient_error(server: MariaDb, target: TargetSection) -> None:
     # A Permanent error would prevent the next run from starting automatically.
     apply(target, Window(0, 100))
     copy = take_copy(server, *EVERY)
@@ -105,9 +105,11 @@ def test_copy_from_before_the_run_is_a_transient_error(server: MariaDb, target: 
     assert lines(server) == WHOLE
 
 
-def test_another_server_at_the_targets_address_ends_the_run(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_server_at_the_targets_address_ends_the_run(
+    target: TargetSection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # It may hold all data, but with connections to both servers, the run would write to two.
-    first, second = Session(target), Session(target)
+    first, second = TargetSession(target), TargetSession(target)
     shown: Callable[..., list[tuple[object, ...]]] = second.fetch_rows
     monkeypatch.setattr(
         second, "fetch_rows", lambda sql, *given: [("db2", 3306, 2)] if "@@hostname" in sql else shown(sql, *given)
@@ -123,7 +125,7 @@ def test_another_server_at_the_targets_address_ends_the_run(target: Target, monk
         session.close()
 
 
-def test_copy_with_a_gap_before_later_batches_is_refused(server: MariaDb, target: Target) -> None:
+def test_copy_with_a_gap_before_later_batches_is_refused(server: MariaDb, target: TargetSection) -> None:
     found = window().ddl(200, "CREATE TABLE n (id INT PRIMARY KEY)", [("app", "n")]).put((1, "a"))
 
     def stop() -> None:

@@ -13,35 +13,35 @@ from support.tabledefs import col, table
 from support.windows import Window, apply
 
 from binlake.base.sqllink import SqlLink
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import BinlakeError, TargetBusy, TargetRefused, TargetUnavailable
 from binlake.rows.schema import mysqltypes as t
-from binlake.target import Session, expect_tables
+from binlake.target import TargetSession, expect_tables
 from binlake.target.session.failures import translate_error
 
 pytestmark = pytest.mark.mariadb
 
 
-def test_connections_share_one_tls_context(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_share_one_tls_context(target: TargetSection, monkeypatch: pytest.MonkeyPatch) -> None:
     # Otherwise each would read all system certificates: 22 ms of CPU
     made: list[int] = []
     make = ssl.create_default_context
     monkeypatch.setattr(SqlLink, "_context", None)
     monkeypatch.setattr(ssl, "create_default_context", lambda **places: made.append(1) or make(**places))
     for _ in range(3):
-        session = Session(target)
+        session = TargetSession(target)
         assert session.fetch_rows("SELECT 1") == [(1,)]
         session.close()
     assert made == [1]
 
 
 @pytest.fixture
-def session(target: Target) -> Iterator[Session]:
-    with closing(Session(target)) as opened:
+def session(target: TargetSection) -> Iterator[TargetSession]:
+    with closing(TargetSession(target)) as opened:
         yield opened
 
 
-def test_foreign_keys_neither_block_nor_cascade(server: MariaDb, session: Session) -> None:
+def test_foreign_keys_neither_block_nor_cascade(server: MariaDb, session: TargetSession) -> None:
     # rows come in any order within a phase; REPLACE deletes first, which would cascade
     execute(
         server,
@@ -55,27 +55,27 @@ def test_foreign_keys_neither_block_nor_cascade(server: MariaDb, session: Sessio
     assert rows(server, "SELECT * FROM app.child") == [(1, 7)]
 
 
-def test_source_id_0_is_kept(server: MariaDb, session: Session) -> None:
+def test_source_id_0_is_kept(server: MariaDb, session: TargetSession) -> None:
     execute(server, "CREATE TABLE app.numbered (id BIGINT PRIMARY KEY AUTO_INCREMENT)")
     session.execute("REPLACE INTO app.numbered VALUES (0)")
     assert rows(server, "SELECT id FROM app.numbered") == [(0,)]
 
 
 @pytest.mark.parametrize("day", ["2021-02-31", "0000-00-00", "2021-00-10"])
-def test_invalid_calendar_day_is_accepted(server: MariaDb, session: Session, day: str) -> None:
+def test_invalid_calendar_day_is_accepted(server: MariaDb, session: TargetSession, day: str) -> None:
     execute(server, "CREATE TABLE app.dated (d DATE)")
     session.execute(f"INSERT INTO app.dated VALUES ('{day}')")
     assert rows(server, "SELECT CAST(d AS CHAR) FROM app.dated") == [(day,)]
 
 
-def test_too_long_value_is_refused_and_never_truncated(server: MariaDb, session: Session) -> None:  # S0-72
+def test_too_long_value_is_refused_and_never_truncated(server: MariaDb, session: TargetSession) -> None:  # S0-72
     with pytest.raises(TargetRefused, match="too long"):
         session.execute(f"INSERT INTO app.t VALUES (1, '{'x' * 21}')")
     assert rows(server, "SELECT COUNT(*) FROM app.t") == [(0,)]
 
 
 @pytest.mark.servers("mysql")
-def test_keyless_table_stays_keyless_where_the_server_requires_keys(server: MariaDb, target: Target) -> None:
+def test_keyless_table_stays_keyless_where_the_server_requires_keys(server: MariaDb, target: TargetSection) -> None:
     # with a generated primary key, the table would differ from the source's
     wanted = ("sql_require_primary_key", "sql_generate_invisible_primary_key")
     execute(server, *[f"SET GLOBAL {name} = ON" for name in wanted])
@@ -91,7 +91,7 @@ def test_keyless_table_stays_keyless_where_the_server_requires_keys(server: Mari
 
 
 @pytest.mark.servers("mysql")
-def test_password_is_verified_by_mysqls_plugin(server: MariaDb, target: Target) -> None:
+def test_password_is_verified_by_mysqls_plugin(server: MariaDb, target: TargetSection) -> None:
     execute(
         server,
         "DROP USER IF EXISTS 'narrow'@'%'",
@@ -100,10 +100,10 @@ def test_password_is_verified_by_mysqls_plugin(server: MariaDb, target: Target) 
     narrow = target.model_copy(update={"user": "narrow", "password": "secret"})
     # Without TLS the password is first encrypted with the server's public key.
     for _ in range(2):
-        with closing(Session(narrow)) as session:
+        with closing(TargetSession(narrow)) as session:
             assert session.fetch_rows("SHOW STATUS LIKE 'Ssl_cipher'") == [("Ssl_cipher", "")]
     with pytest.raises(TargetRefused, match="the target refuses the login"):
-        Session(narrow.model_copy(update={"password": "wrong"}))
+        TargetSession(narrow.model_copy(update={"password": "wrong"}))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from support.tabledefs import col, primary, table
 from support.windows import CLUSTER, NAME, Window, apply, apply_in_child, at, signal_me, target_of, wait_until
 
 from binlake.changes.ordered.forms import RowForms
-from binlake.config.model import Target
+from binlake.config.model import TargetSection
 from binlake.errors import TargetRefused
 from binlake.statements.batch import Phase
 from binlake.target import read_position
@@ -23,13 +23,13 @@ pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
 
 @pytest.fixture(params=["atomic", "parallel"])
-def auto(target: Target, request: pytest.FixtureRequest) -> Target:
+def auto(target: TargetSection, request: pytest.FixtureRequest) -> TargetSection:
     return target.model_copy(
         update={"safe_mode": "auto", "mode": request.param, "worker_count": 2, "graceful_stop_timeout_s": 1.0}
     )
 
 
-def read_forms(target: Target) -> str:
+def read_forms(target: TargetSection) -> str:
     return read_position(target, NAME, CLUSTER).forms
 
 
@@ -44,7 +44,7 @@ def count_lock_waits(server: MariaDb) -> int:
     return int(found[0][0])
 
 
-def test_hanging_statement_is_killed_and_leaves_no_transaction(server: MariaDb, auto: Target) -> None:
+def test_hanging_statement_is_killed_and_leaves_no_transaction(server: MariaDb, auto: TargetSection) -> None:
     # S4-35, R-60: it waits for another session's lock longer than graceful-stop-timeout-s
     window = Window(0, 300).put((1, "a")).put((2, "b")).put((3, "c"))
     execute(server, "INSERT INTO app.t VALUES (2, 'held')")
@@ -70,7 +70,7 @@ def test_hanging_statement_is_killed_and_leaves_no_transaction(server: MariaDb, 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_stopped_or_killed_window_is_finished_as_it_was_and_the_next_is_plain(
-    server: MariaDb, auto: Target, how: signal.Signals
+    server: MariaDb, auto: TargetSection, how: signal.Signals
 ) -> None:
     # S4-34, S4-37 to S4-40: the exit point is ahead until the window is finished; after it no safe mode is needed
     apply(auto, Window(0, 100).put((1, "a")))
@@ -89,7 +89,7 @@ def test_stopped_or_killed_window_is_finished_as_it_was_and_the_next_is_plain(
     assert read_forms(auto) == "plain"
 
 
-def test_error_leaves_exit_point_and_checkpoint(server: MariaDb, auto: Target) -> None:
+def test_error_leaves_exit_point_and_checkpoint(server: MariaDb, auto: TargetSection) -> None:
     # S4-38: the article records the exit point at the pause; here it is recorded before the first row
     apply(auto, Window(0, 100).put((1, "a")))
     window = Window(100, 300).put((1, "b")).statement("REPLACE INTO app.missing VALUES (1)")
@@ -103,7 +103,7 @@ def test_error_leaves_exit_point_and_checkpoint(server: MariaDb, auto: Target) -
     assert read_forms(auto) == "plain"
 
 
-def test_replayed_safe_mode_changes_give_the_result_of_one_delivery(server: MariaDb, target: Target) -> None:
+def test_replayed_safe_mode_changes_give_the_result_of_one_delivery(server: MariaDb, target: TargetSection) -> None:
     # S4-43, S4-44, S4-45: three times each, from before and from after; 0 affected rows are no error
     writer = RowForms(table("t", col("id", not_null=True), col("v"), keys=(primary("id"),), db="app"), target.db_type)
     old, new = {"id": "888", "v": "1"}, {"id": "999", "v": "1"}

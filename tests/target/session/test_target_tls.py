@@ -14,12 +14,12 @@ from support.mariadb import MariaDb, execute, mariadb_in_memory
 
 from binlake.base.sections.security import SqlSecurity
 from binlake.cluster.source.sqlhistory import SqlHistory
-from binlake.config.model import Lake, Replication, Source, SourceSql, Target
+from binlake.config.model import LakeSection, Replication, SourceSection, SourceSql, TargetSection
 from binlake.errors import BinlakeError, ConfigError, TargetRefused
 from binlake.health.doctor import targetchecks
 from binlake.repair.verify.run import require_source_server
 from binlake.spark_jobs.bootstrap.source import SnapshotSource
-from binlake.target import Session
+from binlake.target import TargetSession
 from binlake.target.session.failures import is_server_wide
 
 pytestmark = pytest.mark.mariadb
@@ -33,9 +33,9 @@ class Encrypted:
     server: MariaDb
     authority: Authority
 
-    def build_target(self, host: str = "localhost", user: str = "tls", **security: str) -> Target:
+    def build_target(self, host: str = "localhost", user: str = "tls", **security: str) -> TargetSection:
         section = SqlSecurity.model_validate(security)
-        return Target(host=host, port=self.server.port, user=user, password="secret", security=section)
+        return TargetSection(host=host, port=self.server.port, user=user, password="secret", security=section)
 
     @property
     def checked(self) -> dict[str, str]:
@@ -59,8 +59,8 @@ def stranger(tmp_path: Path) -> dict[str, str]:
     return {"ssl-ca": str(Authority(tmp_path).path)}
 
 
-def find_version(target: Target) -> str:
-    with closing(Session(target)) as session:
+def find_version(target: TargetSection) -> str:
+    with closing(TargetSession(target)) as session:
         return str(session.fetch_rows("SHOW SESSION STATUS LIKE 'Ssl_version'")[0][1])
 
 
@@ -76,7 +76,7 @@ def test_certificate_is_checked_by_ca_and_name(encrypted: Encrypted, stranger: M
     for host, security in (("127.0.0.1", encrypted.checked), ("localhost", stranger),
                            ("localhost", {"ssl-mode": "verify-identity"})):  # fmt: skip
         with pytest.raises(TargetRefused, match="certificate verify failed") as refused:
-            Session(encrypted.build_target(host, **security))
+            TargetSession(encrypted.build_target(host, **security))
         assert "[target.security]" in refused.value.hint
         # No table is set aside for it.
         assert is_server_wide(refused.value)
@@ -87,26 +87,26 @@ def test_client_shows_its_certificate(encrypted: Encrypted) -> None:
     own = {"ssl-cert": str(tls.cert), "ssl-key": str(tls.key)}
     assert find_version(encrypted.build_target(user="known", **encrypted.checked, **own)).startswith("TLSv1")
     with pytest.raises(TargetRefused, match="refuses the login"):
-        Session(encrypted.build_target(user="known", **encrypted.checked))
+        TargetSession(encrypted.build_target(user="known", **encrypted.checked))
 
 
 def test_server_without_tls_gets_no_password(mariadb: MariaDb) -> None:
-    target = Target(host=mariadb.host, port=mariadb.port, **USER, security=SqlSecurity(ssl_mode="required"))
+    target = TargetSection(host=mariadb.host, port=mariadb.port, **USER, security=SqlSecurity(ssl_mode="required"))
     with pytest.raises(TargetRefused, match="SSL is required"):
-        Session(target)
+        TargetSession(target)
 
 
 def test_files_that_cannot_be_read_are_named(encrypted: Encrypted, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="TLS files cannot be used") as refused:
-        Session(encrypted.build_target(**{"ssl-ca": str(tmp_path / "gone.pem")}))
+        TargetSession(encrypted.build_target(**{"ssl-ca": str(tmp_path / "gone.pem")}))
     assert "gone.pem" in str(refused.value.where["ssl-ca"])
 
 
 def build_replication(encrypted: Encrypted, cluster: Mapping[str, str], own: Mapping[str, str] | None) -> Replication:
     security = None if own is None else SqlSecurity.model_validate(own)
     sql = SourceSql(host="localhost", port=encrypted.server.port, **USER, security=security)
-    source = Source.model_validate({"security": dict(cluster), "sql": sql})
-    return Replication(name="r", source=source, lake=Lake(path="/lake"))
+    source = SourceSection.model_validate({"security": dict(cluster), "sql": sql})
+    return Replication(name="r", source=source, lake=LakeSection(path="/lake"))
 
 
 # The section of `sql` counts, else the cluster's files; without both, TLS is used unchecked.
@@ -118,10 +118,10 @@ def test_all_that_read_the_source_by_sql_check_it(
         return build_replication(encrypted, {} if of_sql else security, security if of_sql else None)
 
     good, bad = build(encrypted.checked), build(stranger)
-    with closing(Session(require_source_server(good))):
+    with closing(TargetSession(require_source_server(good))):
         pass
     with pytest.raises(BinlakeError, match="certificate verify failed"):
-        Session(require_source_server(bad))
+        TargetSession(require_source_server(bad))
     for replication in (good, bad):
         assert replication.source.sql is not None
         history = SqlHistory(replication.source.sql, 5.0, replication.source.sql_security)
@@ -136,12 +136,12 @@ def test_all_that_read_the_source_by_sql_check_it(
 def test_doctor_names_links_in_the_clear_and_unchecked_ones(
     encrypted: Encrypted, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def find(target: Target) -> tuple[str, str]:
-        with closing(Session(target)) as session:
+    def find(target: TargetSection) -> tuple[str, str]:
+        with closing(TargetSession(target)) as session:
             finding = targetchecks._check_tls(target, session)
         return finding.verdict, finding.found.partition(", ")[2]
 
-    clear = Target(host=mariadb.host, port=mariadb.port, user=mariadb.user)
+    clear = TargetSection(host=mariadb.host, port=mariadb.port, user=mariadb.user)
     assert find(clear) == ("ok", "to this machine")
     monkeypatch.setattr(targetchecks, "LOOPBACK", frozenset())
     assert find(clear) == ("warning", "")

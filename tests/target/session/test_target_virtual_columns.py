@@ -13,13 +13,13 @@ from support.tabledefs import col, primary, table
 from support.windows import target_of
 
 from binlake.changes.net import RowEvent
-from binlake.changes.ordered import Change, ChangeKeys, Merger
+from binlake.changes.ordered import ChangeKeys, Merger, OrderedChange
 from binlake.changes.ordered.forms import RowForms
 from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements import BatchLimits, TableStatements, build_images_from_rows
-from binlake.target import Session
+from binlake.target import TargetSession
 
 pytestmark = pytest.mark.mariadb
 
@@ -46,9 +46,9 @@ def definition(name: str, expression: str) -> TableDef:
 
 
 @pytest.fixture
-def session(server: MariaDb) -> Iterator[Session]:
+def session(server: MariaDb) -> Iterator[TargetSession]:
     execute(server, "CREATE DATABASE IF NOT EXISTS virt")
-    found = Session(target_of(server))
+    found = TargetSession(target_of(server))
     yield found
     found.close()
     execute(server, "DROP DATABASE virt")
@@ -73,7 +73,7 @@ def images(values: Sequence[tuple[str | None, ...]] = VALUES) -> dict[str, objec
     return build_images_from_rows([dict(zip(NAMES, row, strict=True)) for row in values], list(NAMES))
 
 
-def write(session: Session, expression: str, *, plain: bool = False) -> None:
+def write(session: TargetSession, expression: str, *, plain: bool = False) -> None:
     statements = TableStatements(definition("ours", expression), 0, dialect=dialect_of(session), plain=plain)
     for batch in statements.render_writes(images()):
         session.begin()
@@ -83,7 +83,7 @@ def write(session: Session, expression: str, *, plain: bool = False) -> None:
 
 @pytest.mark.parametrize(("kind", "expression"), EXPRESSIONS, ids=[f"{k} {e}" for k, e in EXPRESSIONS])
 def test_target_shows_what_a_lenient_source_shows(
-    server: MariaDb, session: Session, kind: str, expression: str
+    server: MariaDb, session: TargetSession, kind: str, expression: str
 ) -> None:
     wanted = build_tables(server, kind, expression)
     for plain in (False, True, False):
@@ -93,7 +93,7 @@ def test_target_shows_what_a_lenient_source_shows(
 
 @pytest.mark.parametrize(("kind", "expression"), [("INT", "s"), ("VARCHAR(2)", "s"), ("TINYINT", "i + 200")])
 def test_an_index_has_the_values_of_a_lenient_source(
-    server: MariaDb, session: Session, kind: str, expression: str
+    server: MariaDb, session: TargetSession, kind: str, expression: str
 ) -> None:
     wanted = build_tables(server, kind, expression, ", KEY k (v)")
     write(session, expression)
@@ -110,7 +110,7 @@ def test_an_index_has_the_values_of_a_lenient_source(
     [("s", 0), ("CAST(s AS UNSIGNED)", 0), ("i / 0", None), ("s + i", -300), ("year(s)", None)],
 )
 def test_mode_ordered_writes_updates_and_deletes_such_rows(
-    server: MariaDb, session: Session, more: str, expression: str, last: int | None
+    server: MariaDb, session: TargetSession, more: str, expression: str, last: int | None
 ) -> None:
     """Also where a function of the virtual column has the error, which names no column."""
     build_tables(server, "INT", expression, more)
@@ -120,7 +120,7 @@ def test_mode_ordered_writes_updates_and_deletes_such_rows(
     first, second, third = (dict(zip(NAMES, row, strict=True)) for row in images_of)
     events = [RowEvent(1, 0, 0, "insert", None, first), RowEvent(2, 0, 0, "update", first, second),
               RowEvent(3, 0, 0, "update", second, third), RowEvent(4, 0, 0, "delete", third, None)]  # fmt: skip
-    changes = [Change(forms, event, keys.list_keys(event), safe=False) for event in events]
+    changes = [OrderedChange(forms, event, keys.list_keys(event), safe=False) for event in events]
     for change in changes:
         for statement in Merger(False, BatchLimits()).render_statements([change]):
             session.begin()
@@ -131,7 +131,7 @@ def test_mode_ordered_writes_updates_and_deletes_such_rows(
     assert shown(server, "ours") == []
 
 
-def test_an_update_whose_condition_has_a_warning_is_refused(server: MariaDb, session: Session) -> None:
+def test_an_update_whose_condition_has_a_warning_is_refused(server: MariaDb, session: TargetSession) -> None:
     build_tables(server, "INT", "CAST(s AS UNSIGNED)")
     session.begin()
     session.execute("INSERT INTO `virt`.`ours` (`id`, `s`) VALUES (1, '5')")
@@ -141,7 +141,7 @@ def test_an_update_whose_condition_has_a_warning_is_refused(server: MariaDb, ses
 
 
 @pytest.mark.parametrize("where", [0, 80])
-def test_a_value_that_other_columns_cannot_hold_is_refused(server: MariaDb, session: Session, where: int) -> None:
+def test_a_value_that_other_columns_cannot_hold_is_refused(server: MariaDb, session: TargetSession, where: int) -> None:
     """Also among more rows with warnings than a MariaDB lists by itself."""
     build_tables(server, "INT", "s")
     values = list(VALUES)
@@ -158,7 +158,7 @@ def test_a_value_that_other_columns_cannot_hold_is_refused(server: MariaDb, sess
     assert "STRICT_ALL_TABLES" in session.fetch_value("SELECT @@sql_mode")
 
 
-def test_outside_a_transaction_a_refusal_stays_one(server: MariaDb, session: Session) -> None:
+def test_outside_a_transaction_a_refusal_stays_one(server: MariaDb, session: TargetSession) -> None:
     build_tables(server, "INT", "s")
     execute(server, "SET sql_mode = ''", "INSERT INTO virt.ours (id, s) VALUES (1, 'abc')")
     with pytest.raises(TargetRefused):

@@ -21,7 +21,7 @@ from binlake.compare.values import (
 from binlake.errors import WireError
 from binlake.testkit.captures import read_expected_states
 from binlake.testkit.captures.capture import Capture
-from binlake.testkit.captures.rules import FLOAT_BOUNDS, LOST_DEFAULT, Rules
+from binlake.testkit.captures.rules import FLOAT_BOUNDS, LOST_DEFAULT, CaptureRules
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 
@@ -133,11 +133,13 @@ def test_latin1_column_with_lost_default_may_be_utf8mb4() -> None:
         return parse_create(text, ["varchar(9)"])
 
     wide, exempted = shape("utf8mb4", "\ufffd"), Counter[str]()
-    assert list(Rules("mariadb").find_differences(shape("latin1", "\ufffd"), wide, exempted)) == []
+    assert list(CaptureRules("mariadb").find_differences(shape("latin1", "\ufffd"), wide, exempted)) == []
     assert exempted == {LOST_DEFAULT: 1}
     for source, target in (("latin1", "utf8mb3"), ("ascii", "utf8mb4")):
-        assert list(Rules("mariadb").find_differences(shape(source, "\ufffd"), shape(target, "\ufffd"), exempted))
-    assert list(Rules("mariadb").find_differences(shape("latin1", "x"), wide, exempted))
+        assert list(
+            CaptureRules("mariadb").find_differences(shape(source, "\ufffd"), shape(target, "\ufffd"), exempted)
+        )
+    assert list(CaptureRules("mariadb").find_differences(shape("latin1", "x"), wide, exempted))
     assert exempted == {LOST_DEFAULT: 1}
 
 
@@ -203,11 +205,13 @@ def test_a_float_may_lack_its_bounds_and_nothing_else() -> None:
 
     exempted = Counter[str]()
     assert (
-        list(Rules("mariadb").find_differences(shape("double(20,3) unsigned"), shape("double unsigned"), exempted))
+        list(
+            CaptureRules("mariadb").find_differences(shape("double(20,3) unsigned"), shape("double unsigned"), exempted)
+        )
         == []
     )
     assert exempted == {FLOAT_BOUNDS: 1}
     for found in ("double", "float unsigned", "double(20,2) unsigned", "decimal(20,3) unsigned"):
-        assert list(Rules("mariadb").find_differences(shape("double(20,3) unsigned"), shape(found), exempted))
-    assert list(Rules("mariadb").find_differences(shape("double"), shape("double(20,3)"), exempted))
+        assert list(CaptureRules("mariadb").find_differences(shape("double(20,3) unsigned"), shape(found), exempted))
+    assert list(CaptureRules("mariadb").find_differences(shape("double"), shape("double(20,3)"), exempted))
     assert exempted == {FLOAT_BOUNDS: 1}

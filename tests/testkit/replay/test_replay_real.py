@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from small_capture import write_capture
 
-from binlake.cluster.placement import ClockClient, EtcdClient, PdClient, Registry
+from binlake.cluster.placement import ClockClient, EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import PumpClient, PumpReader
 from binlake.cluster.source import TidbSource
 from binlake.errors import BinlakeError, ConfigError
@@ -63,7 +63,7 @@ class Parts:
 
     def client(self) -> PumpClient:
         etcd = self.stack.enter_context(closing(EtcdClient([self.pd.url])))
-        return self.stack.enter_context(PumpClient(Registry(etcd), self.pd.cluster_id))
+        return self.stack.enter_context(PumpClient(NodeRegistry(etcd), self.pd.cluster_id))
 
     def oracle(self) -> PdClient:
         return self.stack.enter_context(closing(PdClient([self.pd.url])))

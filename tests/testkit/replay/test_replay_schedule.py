@@ -11,17 +11,17 @@ from small_capture import write_capture
 
 from binlake import tso
 from binlake.errors import WireError
-from binlake.pump_service.statusport.answers import Transaction
+from binlake.pump_service.statusport.answers import PrewrittenTransaction
 from binlake.testkit.captures.capture import Capture
 from binlake.testkit.replay.outcomes import Outcomes
-from binlake.testkit.replay.schedule import ReplaySchedule, Step
+from binlake.testkit.replay.schedule import ReplaySchedule, ReplayStep
 from binlake.wire import binlog_pb2 as pb
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 
 
 @st.composite
-def arrivals(draw: st.DrawFn) -> list[Step]:
+def arrivals(draw: st.DrawFn) -> list[ReplayStep]:
     """Transactions whose P, C and R arrive as from a real TiDB: P before its commit_ts exists, C any time after."""
     count = draw(st.integers(1, 12))
     steps: list[tuple[int, int, int]] = []
@@ -38,7 +38,7 @@ def arrivals(draw: st.DrawFn) -> list[Step]:
     return _delay_commits(draw, steps)
 
 
-def _delay_commits(draw: st.DrawFn, steps: list[tuple[int, int, int]]) -> list[Step]:
+def _delay_commits(draw: st.DrawFn, steps: list[tuple[int, int, int]]) -> list[ReplayStep]:
     """Delay some C, so that they arrive later than they happened."""
     order = [(n + draw(st.integers(0, 6)) * (kind != pb.Prewrite), n) for n, (kind, _, _) in enumerate(steps)]
     found, prewrites = [], 0
@@ -46,12 +46,14 @@ def _delay_commits(draw: st.DrawFn, steps: list[tuple[int, int, int]]) -> list[S
         kind, start, commit = steps[n]
         prewrites += kind == pb.Prewrite
         needs = 0 if kind == pb.Prewrite else prewrites
-        found.append(Step(index, kind, start, commit, needs, commit))
+        found.append(ReplayStep(index, kind, start, commit, needs, commit))
     return found
 
 
 @given(steps=arrivals(), data=st.data())
-def test_bound_is_the_least_unacked_commit_ts_for_any_order_of_acks(steps: list[Step], data: st.DataObject) -> None:
+def test_bound_is_the_least_unacked_commit_ts_for_any_order_of_acks(
+    steps: list[ReplayStep], data: st.DataObject
+) -> None:
     schedule = ReplaySchedule(steps)
     waiting, last = list(steps), 0
     while waiting:
@@ -68,7 +70,9 @@ def test_bound_is_the_least_unacked_commit_ts_for_any_order_of_acks(steps: list[
 
 
 @given(steps=arrivals(), data=st.data())
-def test_no_commit_is_written_before_a_prewrite_that_commits_below_it(steps: list[Step], data: st.DataObject) -> None:
+def test_no_commit_is_written_before_a_prewrite_that_commits_below_it(
+    steps: list[ReplayStep], data: st.DataObject
+) -> None:
     # R-09: otherwise a commit_ts would be logged before a P whose own commit_ts is smaller.
     schedule = ReplaySchedule(steps)
     commits = {step.start_ts: step.commit_ts for step in steps if step.commit_ts}
@@ -93,7 +97,11 @@ def test_the_schedule_of_a_capture(name: str) -> None:
 
 
 def test_an_orphan_holds_the_clock_until_its_prewrite_is_acked() -> None:
-    capture_steps = [Step(0, pb.Prewrite, 3, 0, 0, 7), Step(1, pb.Prewrite, 4, 0, 0, 0), Step(2, pb.Commit, 4, 9, 2, 9)]
+    capture_steps = [
+        ReplayStep(0, pb.Prewrite, 3, 0, 0, 7),
+        ReplayStep(1, pb.Prewrite, 4, 0, 0, 0),
+        ReplayStep(2, pb.Commit, 4, 9, 2, 9),
+    ]
     schedule = ReplaySchedule(capture_steps)
     assert schedule.compute_bound() == 7
     schedule.ack(capture_steps[1])
@@ -131,5 +139,5 @@ def test_damage_is_reported_with_its_binlog(tmp_path: Path) -> None:
 
 
 def test_outcomes_by_key_are_in_order_of_start() -> None:
-    outcomes = Outcomes([Transaction(9, b"k", 10, False), Transaction(3, b"k", 4, False)])
+    outcomes = Outcomes([PrewrittenTransaction(9, b"k", 10, False), PrewrittenTransaction(3, b"k", 4, False)])
     assert [transaction.start_ts for transaction in outcomes.by_key[b"k"]] == [3, 9]

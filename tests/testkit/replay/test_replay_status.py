@@ -13,12 +13,12 @@ from small_capture import write_capture
 
 from binlake.cluster.source import Absent, Committed, Locked, RolledBack, TidbSource
 from binlake.errors import ConfigError, Transient
-from binlake.pump_service.statusport.answers import History, Transaction, format_go_json
+from binlake.pump_service.statusport.answers import PrewrittenTransaction, StatusJobs, format_go_json
 from binlake.pump_service.statusport.server import StatusServer
 from binlake.testkit.captures.capture import Capture
 from binlake.testkit.replay.clock import ReplayClock
 from binlake.testkit.replay.outcomes import Outcomes
-from binlake.testkit.replay.recorded import Mvcc, build_status_server
+from binlake.testkit.replay.recorded import RecordedMvcc, build_status_server
 from binlake.wire import binlog_pb2 as pb
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "status_port"
@@ -61,7 +61,7 @@ def server(tmp_path: Path, moment: Moment) -> Iterator[StatusServer]:
 def test_history_is_byte_equal_to_a_recorded_answer() -> None:
     answer = recorded("ddl_history_limit3.json")
     jobs = json.loads(answer["body"])
-    assert format_go_json(History(reversed(jobs)).list_finished_jobs(FOREVER, 0, 3)) == answer["body"]
+    assert format_go_json(StatusJobs(reversed(jobs)).list_finished_jobs(FOREVER, 0, 3)) == answer["body"]
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in RECORDED.glob("mvcc_*.json")))
@@ -72,7 +72,7 @@ def test_transaction_status_is_byte_equal_to_a_recorded_answer(name: str) -> Non
         by_key.setdefault(answer["path"].rpartition("/")[2], []).append(json.loads(answer["body"]))
     outcomes = json.loads((RECORDED / "outcomes.json").read_text())
     known = Outcomes(
-        Transaction(int(o["start_ts"]), bytes.fromhex(o["primary_key_hex"]), int(o.get("commit_ts", 0)), True)
+        PrewrittenTransaction(int(o["start_ts"]), bytes.fromhex(o["primary_key_hex"]), int(o.get("commit_ts", 0)), True)
         for o in outcomes
         if "primary_key_hex" in o
     )
@@ -80,11 +80,11 @@ def test_transaction_status_is_byte_equal_to_a_recorded_answer(name: str) -> Non
     info = json.loads(body)["value"]["info"]
     seen = [write["commit_ts"] for write in info["writes"]] + [info.get("lock", {}).get("start_ts", 0)]
     key = recorded(name)["path"].rpartition("/")[2]
-    assert format_go_json(Mvcc(known, by_key).answer(bytes.fromhex(key), max(seen) + 1)) == body
+    assert format_go_json(RecordedMvcc(known, by_key).answer(bytes.fromhex(key), max(seen) + 1)) == body
 
 
 def test_an_unwritten_key_is_answered_as_tidb_does() -> None:
-    answer = format_go_json(Mvcc(Outcomes([]), {}).answer(b"\x74\xff", FOREVER))
+    answer = format_go_json(RecordedMvcc(Outcomes([]), {}).answer(b"\x74\xff", FOREVER))
     assert answer == '{\n "key": "74FF",\n "region_id": 1,\n "value": {\n  "info": {}\n }\n}'
 
 

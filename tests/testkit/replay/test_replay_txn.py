@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from binlake.cluster.placement import ClockClient, EtcdClient, PdClient, Registry
+from binlake.cluster.placement import ClockClient, EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import PumpClient, PumpReader
 from binlake.pump_service.pd import PlacementDriver
 from binlake.pump_service.pump.config import PumpConfig
@@ -63,7 +63,7 @@ def test_unusual_transactions_of_a_real_tidb_are_pulled_once_and_correctly(tmp_p
         clock = ReplayClock(stack.enter_context(closing(ClockClient([pd.url]))))
         status = stack.enter_context(build_status_server(TXN, outcomes, clock.read_ts))
         pumps = [stack.enter_context(started(tmp_path / f"pump{n}", pd.url, status.url)) for n in range(3)]
-        registry = Registry(stack.enter_context(closing(EtcdClient([pd.url]))))
+        registry = NodeRegistry(stack.enter_context(closing(EtcdClient([pd.url]))))
         client = stack.enter_context(PumpClient(registry, 1))
         result = Replayer(TXN, outcomes, client, clock).run()
         stack.enter_context(closing(PdClient([pd.url]))).fetch_ts()

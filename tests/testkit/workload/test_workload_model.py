@@ -14,7 +14,7 @@ from workload_helpers import CountingClock, MemoryClient, committed, replayed, r
 
 from binlake.cluster.source.status import Committed, Locked, RolledBack, Unknown, read_status
 from binlake.errors import ConfigError
-from binlake.pump_service.statusport.answers import History, format_go_json
+from binlake.pump_service.statusport.answers import StatusJobs, format_go_json
 from binlake.rows.codec.values import read_text
 from binlake.rows.codec.writers import write_text
 from binlake.rows.schema import ColumnInfo
@@ -25,7 +25,7 @@ from binlake.testkit.workload.measure import Latencies
 from binlake.testkit.workload.runner import Runner
 from binlake.testkit.workload.source import LiveTransactions
 from binlake.testkit.workload.spec import Faults, Spec
-from binlake.testkit.workload.tables import Part
+from binlake.testkit.workload.tables import WriterRows
 from binlake.wire import binlog_pb2 as pb
 
 ALL = tuple(KINDS)
@@ -147,7 +147,7 @@ def test_outcomes_are_answered_like_a_status_port() -> None:
 @given(st.lists(st.tuples(st.integers(0, 20), st.booleans())))
 @settings(max_examples=examples(50))
 def test_a_part_keeps_its_ids_and_rows_together(steps: list[tuple[int, bool]]) -> None:
-    part, model = Part(1, 1), {}
+    part, model = WriterRows(1, 1), {}
     for row_id, there in steps:
         row = {"v": str(row_id)} if there else None
         part.put(row_id, row)
@@ -191,7 +191,7 @@ def test_an_invalid_load_is_refused(wrong: dict[str, object]) -> None:
 
 def test_a_load_that_no_pump_takes_says_so_until_one_does() -> None:
     spec, client = Spec(transactions=1, tables=1), MemoryClient(refuse_every=1)
-    runner = Runner(spec, client, CountingClock().fetch_ts, LiveTransactions(), History())
+    runner = Runner(spec, client, CountingClock().fetch_ts, LiveTransactions(), StatusJobs())
     thread = threading.Thread(target=runner.run, daemon=True)
     thread.start()
     while not runner.find_trouble():

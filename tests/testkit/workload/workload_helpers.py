@@ -10,7 +10,7 @@ from typing import Any
 
 from binlake.cluster.source.status import Committed, read_status
 from binlake.errors import SourceUnavailable
-from binlake.pump_service.statusport.answers import History, format_go_json
+from binlake.pump_service.statusport.answers import StatusJobs, format_go_json
 from binlake.rows.codec import decode_transaction
 from binlake.rows.schema import DdlJob, SchemaState
 from binlake.testkit.workload.output import build_state_lines
@@ -80,7 +80,7 @@ class Run:
 
 
 def run(spec: Spec, client: MemoryClient | None = None) -> Run:
-    client, transactions, history = client or MemoryClient(), LiveTransactions(), History()
+    client, transactions, history = client or MemoryClient(), LiveTransactions(), StatusJobs()
     runner = Runner(spec, client, CountingClock().fetch_ts, transactions, history)
     runner._stopped.wait = lambda _=None: runner._stopped.is_set()  # type: ignore[method-assign, assignment]
     runner.run()

@@ -23,7 +23,7 @@ from binlake.extras.protocols.debezium.schema import (
     build_record_name,
 )
 from binlake.feed.bytecolumns import Array, Part, decode_hex, join_parts, map_distinct
-from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Event, Images, RowFormat, find_row_key
+from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, FeedEvent, Images, RowFormat, find_row_key
 from binlake.feed.jsontext import (
     as_binary,
     encode_base64,
@@ -137,7 +137,7 @@ class DebeziumFormat(RowFormat):
         keys_of_rows = pa.repeat(pa.scalar(b"".join(keys), pa.binary()), len(changes)) if constant else join_parts(keys)
         return Bodies(keys_of_rows, join_parts(values))
 
-    def encode_watermark(self, ts: int, /) -> Event | None:
+    def encode_watermark(self, ts: int, /) -> FeedEvent | None:
         """As Format.watermark: to all partitions, only with the extension."""
         if not self._options.extension:
             return None
@@ -145,7 +145,7 @@ class DebeziumFormat(RowFormat):
         payload = [*self._encode_payload_head("", "", [b"%d" % ts], [moment]), b',"op":', encode_json(WATERMARK), b"}"]
         value = self._wrap_with_schema(payload, build_envelope_schema(name, None, extension=True))
         key = self._wrap_with_schema([b"{}"], build_key_schema(name, ()))
-        return Event(b"".join(key), b"".join(value), True)
+        return FeedEvent(b"".join(key), b"".join(value), True)
 
     def _encode_payload_head(self, db: str, table: str, commit_ts: list[Part], millis: list[Part]) -> list[Part]:
         """The beginning of a payload: source, time and transaction."""

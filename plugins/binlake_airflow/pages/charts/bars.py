@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from markupsafe import Markup
 
 from binlake_airflow.pages.charts.scale import Scale
-from binlake_airflow.pages.charts.svg import Attributes, Frame, build_tag, draw_frame, format_share, write_text
+from binlake_airflow.pages.charts.svg import Attributes, ChartFrame, build_tag, draw_frame, format_share, write_text
 
 _ROW, _BAR = 34.0, 10.0
 
@@ -18,7 +18,7 @@ def draw_bars(
     """The chart `name` (its id) with `title` and the description `text`; `kind`: the class that colours the bars."""
     across = Scale(0.0, max((amount for _, amount in amounts), default=0.0))
     parts = [part for number, one in enumerate(amounts) for part in _draw_bar(one, number, across, kind, write)]
-    return draw_frame(Frame(name, title, text, 0.0, _ROW * len(amounts)), [], parts)
+    return draw_frame(ChartFrame(name, title, text, 0.0, _ROW * len(amounts)), [], parts)
 
 
 def _draw_bar(

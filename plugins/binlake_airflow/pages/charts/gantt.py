@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from binlake_airflow.pages.charts.scale import Scale, build_value_scale, choose_duration_step
-from binlake_airflow.pages.charts.svg import Attributes, Frame, build_tag, draw_frame, format_share, write_text
+from binlake_airflow.pages.charts.svg import Attributes, ChartFrame, build_tag, draw_frame, format_share, write_text
 
 _ROW, _BAR, _BELOW, _AXIS = 24.0, 14.0, 22.0, 72.0
 _NAMED = 0.09
@@ -45,7 +45,7 @@ def draw_gantt(name: str, title: str, text: str, lanes: Sequence[Lane]) -> Marku
         *(_draw_bar(bar, number, across) for number, lane in enumerate(lanes) for bar in lane.bars),
         *(_write_tick(tick, across.place(tick), height - 5) for tick in ticks),
     ]
-    return draw_frame(Frame(name, title, text, _AXIS, height), labels, parts)
+    return draw_frame(ChartFrame(name, title, text, _AXIS, height), labels, parts)
 
 
 def _draw_rule(share: float, height: float) -> Markup:

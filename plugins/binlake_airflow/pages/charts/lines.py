@@ -12,7 +12,7 @@ from markupsafe import Markup
 from binlake_airflow.pages.charts.scale import Scale, StepChooser, build_value_scale, list_time_ticks
 from binlake_airflow.pages.charts.svg import (
     Attributes,
-    Frame,
+    ChartFrame,
     build_tag,
     draw_frame,
     format_share,
@@ -28,7 +28,7 @@ _UNITS = 1000.0
 
 
 @dataclass(frozen=True)
-class Series:
+class ChartSeries:
     """One line: its name, the class that colours it, and its points (Unix ms, value) in order of time."""
 
     name: str
@@ -55,7 +55,7 @@ class Axes:
 
 
 def draw_lines(
-    name: str, title: str, text: str, series: Sequence[Series], axes: Axes, marks: Sequence[Mark] = (), *,
+    name: str, title: str, text: str, series: Sequence[ChartSeries], axes: Axes, marks: Sequence[Mark] = (), *,
     filled: bool = False,
 ) -> Markup:  # fmt: skip
     """The chart `name` (its id) with `title` and the description `text`; `filled`: steps down to the ground."""
@@ -72,7 +72,7 @@ def draw_lines(
         *_draw_tips(series, across, axes.write),
         *_write_times(axes, across),
     ]
-    return draw_frame(Frame(name, title, text, _AXIS, height), labels, parts)
+    return draw_frame(ChartFrame(name, title, text, _AXIS, height), labels, parts)
 
 
 def _place(up: Scale, value: float) -> float:
@@ -94,7 +94,7 @@ def _stretch(paths: Sequence[Markup]) -> Markup:
     return build_tag("svg", box, *paths)
 
 
-def _draw_path(one: Series, across: Scale, up: Scale, *, filled: bool) -> Markup:
+def _draw_path(one: ChartSeries, across: Scale, up: Scale, *, filled: bool) -> Markup:
     spots = [(_UNITS * across.place(at), _place(up, value)) for at, value in one.points]
     if not filled:
         line = "M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in spots)
@@ -105,7 +105,7 @@ def _draw_path(one: Series, across: Scale, up: Scale, *, filled: bool) -> Markup
     return build_tag("path", {"class": f"area {one.kind}", "d": f"{steps}V{_TOP + HEIGHT:.2f}Z"})
 
 
-def _draw_end(one: Series, across: Scale, up: Scale) -> Markup:
+def _draw_end(one: ChartSeries, across: Scale, up: Scale) -> Markup:
     at, value = one.points[-1]
     return build_tag("circle", {"class": f"end {one.kind}", "cx": format_share(across.place(at)),
                                "cy": _place(up, value), "r": 3})  # fmt: skip
@@ -118,7 +118,7 @@ def _draw_mark(mark: Mark, across: Scale) -> Markup:
     return build_tag("g", {}, build_tag("line", line), build_tag("circle", flag), build_tag("title", {}, mark.text))
 
 
-def _draw_tips(series: Sequence[Series], across: Scale, write: Callable[[float], str]) -> list[Markup]:
+def _draw_tips(series: Sequence[ChartSeries], across: Scale, write: Callable[[float], str]) -> list[Markup]:
     """An invisible column for each moment, with its values as the tip; marks stay reachable above the columns."""
     moments = sorted({at for one in series for at, _ in one.points})
     places = [across.place(at) for at in moments]
@@ -148,7 +148,7 @@ def format_time(at_ms: float) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def build_table(caption: str, series: Sequence[Series], write: Callable[[float], str]) -> Markup:
+def build_table(caption: str, series: Sequence[ChartSeries], write: Callable[[float], str]) -> Markup:
     """The numbers of a chart as a table, the newest first: for a screen reader, and to copy."""
     said = [dict(one.points) for one in series]
     moments = sorted({at for known in said for at in known}, reverse=True)

@@ -14,7 +14,7 @@ Attributes = Mapping[str, str | float]
 
 
 @dataclass(frozen=True)
-class Frame:
+class ChartFrame:
     """What every chart has: name (an id), title, description, and in pixels the width of its axis and the height."""
 
     name: str
@@ -24,7 +24,7 @@ class Frame:
     height: float
 
 
-def draw_frame(frame: Frame, labels: Iterable[Markup], parts: Iterable[Markup]) -> Markup:
+def draw_frame(frame: ChartFrame, labels: Iterable[Markup], parts: Iterable[Markup]) -> Markup:
     """A chart: the `labels` of its axis, beside it the drawing of `parts`, named for a screen reader."""
     axis: Attributes = {"class": "axis", "width": frame.axis, "height": frame.height, "aria-hidden": "true"}
     title, text = f"{frame.name}-title", f"{frame.name}-text"

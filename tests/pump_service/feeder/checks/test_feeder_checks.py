@@ -15,7 +15,7 @@ from binlake import cli
 from binlake.base.dialects import Dialect
 from binlake.mysqlbinlog.definitions.descriptions import ColumnRow, IndexRow, TableDescription
 from binlake.mysqlbinlog.model import Flavor
-from binlake.pump_service.feeder.checks.finding import Finding
+from binlake.pump_service.feeder.checks.finding import CheckFinding
 from binlake.pump_service.feeder.checks.report import run_checks
 from binlake.pump_service.feeder.checks.servers import ServerFacts, check_server
 from binlake.pump_service.feeder.checks.tables import TableFacts, check_tables, check_together
@@ -126,7 +126,7 @@ _ID, _NUMBERED = ("id", "int", ""), ("id", "int", "auto_increment")
 _TABLES = TableFacts((_table("t", _ID),), {"d.t": "InnoDB"}, (1, 1), 0)
 
 
-def _bad(findings: list[Finding]) -> dict[str, tuple[str, str]]:
+def _bad(findings: list[CheckFinding]) -> dict[str, tuple[str, str]]:
     return {finding.check: (finding.verdict, finding.found) for finding in findings if finding.verdict != "ok"}
 
 

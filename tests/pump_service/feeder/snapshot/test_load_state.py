@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from binlake.mysqlbinlog.model import Position
+from binlake.mysqlbinlog.model import BinlogPosition
 from binlake.mysqlbinlog.tablerows.chunks import Chunk
-from binlake.mysqlbinlog.tablerows.ranges import Range
-from binlake.pump_service.feeder.journal import Batch, Journal
+from binlake.mysqlbinlog.tablerows.ranges import KeyRange
+from binlake.pump_service.feeder.journal import Batch, FeederJournal
 from binlake.pump_service.feeder.snapshot import loadstate
 from binlake.pump_service.feeder.snapshot.loadstate import (
     LoadState,
@@ -22,17 +22,19 @@ from binlake.pump_service.feeder.snapshot.loadstate import (
 from binlake.pump_service.feeder.snapshot.reading import Value
 
 A, B = ("d", "a"), ("d", "b")
-FIRST = SnapshotPosition(Position("bin.000001", 40, "0-1-9"), "server-1")
-SECOND = SnapshotPosition(Position("bin.000002", 4, ""), "server-2")
+FIRST = SnapshotPosition(BinlogPosition("bin.000001", 40, "0-1-9"), "server-1")
+SECOND = SnapshotPosition(BinlogPosition("bin.000002", 4, ""), "server-2")
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with closing(Journal(tmp_path)) as made:
+def journal(tmp_path: Path) -> Iterator[FeederJournal]:
+    with closing(FeederJournal(tmp_path)) as made:
         yield made
 
 
-def start_load(journal: Journal, tables: dict[tuple[str, str], int], position: SnapshotPosition = FIRST) -> LoadState:
+def start_load(
+    journal: FeederJournal, tables: dict[tuple[str, str], int], position: SnapshotPosition = FIRST
+) -> LoadState:
     load = LoadState(journal, "s1")
     load.fit_tables(tables)
     journal.set_facts(load.start_snapshot(position, 77))
@@ -51,7 +53,7 @@ def store_chunk(load: LoadState, table: tuple[str, str], low: str, high: str, fi
     load.store_chunks([load.finish_chunk(value, rows, batches, is_visible=False)])
 
 
-def test_a_load_continues_from_the_journal(journal: Journal) -> None:
+def test_a_load_continues_from_the_journal(journal: FeederJournal) -> None:
     load = start_load(journal, {A: 7, B: 8})
     store_chunk(load, A, "", "5", 100)
     store_chunk(load, A, "5", "", 110, rows=4)
@@ -82,14 +84,14 @@ def test_a_load_continues_from_the_journal(journal: Journal) -> None:
     }  # fmt: skip
 
 
-def test_a_snapshot_without_stored_chunks_has_no_batches(journal: Journal) -> None:
+def test_a_snapshot_without_stored_chunks_has_no_batches(journal: FeederJournal) -> None:
     load = start_load(journal, {A: 7})
     store_chunk(load, A, "", "", 100)
     journal.set_facts(load.start_snapshot(SECOND, 78))
     assert [len(some) for some in LoadState(journal, "s1").read_batches().values()] == [1, 0]
 
 
-def test_a_load_is_incomplete_before_all_tables_are_known_and_a_snapshot_was_taken(journal: Journal) -> None:
+def test_a_load_is_incomplete_before_all_tables_are_known_and_a_snapshot_was_taken(journal: FeederJournal) -> None:
     assert not LoadState(journal, "s1").is_read
     empty = start_load(journal, {})
     assert empty.is_read
@@ -102,7 +104,7 @@ def test_a_load_is_incomplete_before_all_tables_are_known_and_a_snapshot_was_tak
     assert (sorted(again.tables), again.is_read) == ([A, B], False)
 
 
-def test_chunks_of_a_table_that_was_replaced_are_rolled_back(journal: Journal) -> None:
+def test_chunks_of_a_table_that_was_replaced_are_rolled_back(journal: FeederJournal) -> None:
     load = start_load(journal, {A: 7, B: 8})
     store_chunk(load, A, "", "", 100)
     store_chunk(load, B, "", "'x'", 120)
@@ -111,7 +113,7 @@ def test_chunks_of_a_table_that_was_replaced_are_rolled_back(journal: Journal) -
         journal.mark_open(first, 2)
     again = LoadState(journal, "s1")
     again.fit_tables({A: 9, B: 8})
-    assert (again.tables[A].table_id, again.tables[A].ranges.find_next()) == (9, Range("", ""))
+    assert (again.tables[A].table_id, again.tables[A].ranges.find_next()) == (9, KeyRange("", ""))
     assert again.tables[B].chunks == 1
     assert again.snapshots == [FIRST]
     assert [journal.find_outcome(start) for start in (100, 101, 120, 121)] == [0, 0, -1, -1]
@@ -122,13 +124,15 @@ def test_chunks_of_a_table_that_was_replaced_are_rolled_back(journal: Journal) -
     assert not journal.read_load_tables("s1")
 
 
-def test_each_source_has_its_own_load_state(journal: Journal) -> None:
+def test_each_source_has_its_own_load_state(journal: FeederJournal) -> None:
     store_chunk(start_load(journal, {A: 7}), A, "", "", 100)
     other = LoadState(journal, "s2")
     assert (other.tables, other.snapshots, other.from_ts, other.read_batches()) == ({}, [], 0, {})
 
 
-def test_a_forgotten_load_starts_again_with_a_new_start_time(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forgotten_load_starts_again_with_a_new_start_time(
+    journal: FeederJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loadstate.time, "time", lambda: 1000.5)
     load = start_load(journal, {A: 7})
     store_chunk(load, A, "", "", 100)

@@ -16,7 +16,7 @@ from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, ma
 from binlake.mysqlbinlog.model import Flavor
 from binlake.mysqlbinlog.tablerows.chunks import Chunks
 from binlake.pump_service.feeder.server import Link, ask
-from binlake.pump_service.feeder.snapshot.opening import Snapshot, open_snapshot
+from binlake.pump_service.feeder.snapshot.opening import SourceSnapshots, open_snapshot
 from binlake.pump_service.feeder.snapshot.reading import SnapshotChanged
 from binlake.pump_service.feeder.snapshot.structures import describe_source, estimate_rows, read_create_text
 from binlake.rows.schema import mysqltypes as t
@@ -68,7 +68,7 @@ def test_all_sessions_see_the_rows_of_one_position(source: MariaDb) -> None:
     assert seen[0] > 0
 
 
-def _transactions(snapshot: Snapshot) -> int:
+def _transactions(snapshot: SourceSnapshots) -> int:
     return int(snapshot.position.gtids.replace(":", "-").rsplit("-", 1)[1])
 
 
