@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.base.dictionaries import encode_dictionary
 from binlake.base.lakecolumns import History, Mutation
 from binlake.errors import SchemaError
 
@@ -76,7 +77,7 @@ def _encode(columns: Sequence[pa.Array]) -> Indexes:
     """The same number for rows with the same values."""
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
-        found = column.dictionary_encode()
+        found = encode_dictionary(column)
         own = np.asarray(found.indices.fill_null(0)).astype(np.int64)
         # Numbered anew for each column, so that the product stays small.
         codes = np.unique(codes * (len(found.dictionary) + 1) + own, return_inverse=True)[1]

@@ -15,6 +15,9 @@ import yaml
 from binlake.config.folder import find_replications
 from binlake.pump_service.feeder.settings import read_settings
 
+# kubectl is in no package that every machine can install.
+pytestmark = pytest.mark.soak
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes-cluster"
 KUBECTL = shutil.which("kubectl")
@@ -25,7 +28,7 @@ Objects = dict[tuple[str, str], dict[str, Any]]
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Objects:
     """Every object by kind and name, without the hash that kustomize adds to generated names."""
     if KUBECTL is None:
-        pytest.skip("kubectl, which has kustomize, is not installed")
+        pytest.fail("kubectl, which renders kustomizations, is missing: install version 1.27 or newer")
     place = tmp_path_factory.mktemp("manifests")
     for name in ("kubernetes", "kubernetes-cluster"):
         shutil.copytree(ROOT / "deploy" / name, place / name)

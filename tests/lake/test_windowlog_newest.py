@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from deltalake import WriterProperties
 
-from binlake.lake import control, controlrows
+from binlake.lake import control, controlrows, windowlog
 from binlake.lake.ddls import read_landed_ddls, read_newest_ddls
 from binlake.lake.paths import LakePaths
+from binlake.lake.tables import WINDOW
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from deploy.local.sample_lake import BASE, S, build_sample
 
@@ -40,7 +41,7 @@ def test_newest_events_equal_those_of_the_whole_log(tmp_path: Path, monkeypatch:
 def test_reads_of_single_row_groups_find_what_reads_of_all_rows_find(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "_WRITER", WriterProperties(max_row_group_size=4))
+    monkeypatch.setattr(windowlog, "WINDOW", replace(WINDOW, group_rows=4))
     monkeypatch.setattr(controlrows, "SMALL_BYTES", 0)
     monkeypatch.setattr(control, "COMPACT_EVERY", 5)
     chance, log, known = random.Random(7), WindowLog(LakePaths(str(tmp_path))), []
