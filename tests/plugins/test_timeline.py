@@ -10,6 +10,7 @@ import pytest
 from markupsafe import escape
 
 from binlake import tso
+from binlake.health.values import build_ts_view
 from binlake.window.manifest import WindowManifest
 from binlake_airflow.pages import words
 from binlake_airflow.pages.notices import describe_notice
@@ -171,3 +172,21 @@ def test_disks_are_drawn_over_their_readings_without_pumps_that_are_gone() -> No
     assert panel.legend == [
         ("lake", "lake"), ("a", "pump"), ("b", "pump second"), ("c", "pump third"), ("d", "pump"),
     ]  # fmt: skip
+
+
+def test_watermarks_are_compared_with_the_end_of_the_last_window_the_least_first() -> None:
+    def pump(name: str, ahead_ms: int | None, **more: str) -> dict[str, Any]:
+        position = None if ahead_ms is None else build_ts_view(tso.compose(AT + STEP + ahead_ms))
+        return {"id": name, "kind": "pump", "state": "online", "position": position, **more}
+
+    nodes = [
+        pump("p1", 90_000), pump(NASTY, 1500), pump("behind", -5), pump("new", None),
+        pump("gone", 1, state="offline"), pump("replication", 1, kind="drainer"),
+    ]  # fmt: skip
+    [panel] = [one for one in build_panels(build_timeline(windows(2), AT), nodes) if one.name == "watermarks"]
+    assert "The next one ends at the least: that of behind." in panel.text
+    assert [line.split("</td>")[0].rpartition(">")[2] for line in str(panel.table).split("<tr>")[2:]] == [
+        "0 s", "1.5 s", "90 s",
+    ]  # fmt: skip
+    assert NASTY not in panel.chart + panel.table
+    assert "watermarks" not in [one.name for one in build_panels(build_timeline(windows(2), AT), nodes[3:])]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from typing import Any
 
 from markupsafe import Markup
 
+from binlake import tso
 from binlake.base.durations import format_duration
 from binlake_airflow.pages.charts.bars import draw_bars
 from binlake_airflow.pages.charts.gantt import Bar, Lane, draw_gantt
@@ -43,8 +45,8 @@ class ChartPanel:
     span: tuple[int, int] | None = None
 
 
-def build_panels(timeline: Timeline) -> list[ChartPanel]:
-    """The panels that have something to show."""
+def build_panels(timeline: Timeline, nodes: Sequence[Mapping[str, Any]] = ()) -> list[ChartPanel]:
+    """The panels that have something to show; `nodes`: those of the registry, as `build_nodes_view` gives them."""
     if not timeline["landings"]:
         return []
     panels = [_build_lag_panel(timeline)]
@@ -53,6 +55,7 @@ def build_panels(timeline: Timeline) -> list[ChartPanel]:
         panels.append(
             _build_rate_panel(timeline, "bytes", "Bytes a second", _count_bytes, format_size, choose_size_step)
         )
+    panels += _build_watermark_panels(nodes, int(timeline["landings"][-1]["hi"]))
     panels.append(_build_stages_panel(timeline["windows"]))
     panels += _build_cpu_panels(timeline["windows"])
     panels += _build_disk_panels(timeline["disks"])
@@ -204,15 +207,41 @@ def _build_disk_panels(disks: Sequence[Disk]) -> list[ChartPanel]:
     ]  # fmt: skip
 
 
+def _build_watermark_panels(nodes: Sequence[Mapping[str, Any]], hi: int) -> list[ChartPanel]:
+    """How far the watermark of each pump lies above `hi`, the end of the last window, the least one first."""
+    ends_ms = tso.extract_physical(hi)
+    pumps = sorted(
+        (max(tso.extract_physical(int(node["position"]["commit_ts"])) - ends_ms, 0) / 1000, node["id"])
+        for node in nodes
+        if node["kind"] == "pump" and node["position"] is not None and node["state"] != "offline"
+    )
+    if not pumps:
+        return []
+    amounts, title = [(name, ahead_s) for ahead_s, name in pumps], "Watermarks of the pumps"
+    text = f"Above the end of the last window. The next one ends at the least: that of {pumps[0][1]}."
+    table = _build_table_of_amounts(title, "Pump", "Above", amounts, _format_lag)
+    return [
+        ChartPanel(
+            "watermarks", title, text, [], draw_bars("watermarks", title, text, amounts, "lake", _format_lag), table
+        )
+    ]
+
+
+def _build_table_of_amounts(
+    title: str, of: str, what: str, amounts: Sequence[tuple[str, float]], write: Callable[[float], str]
+) -> Markup:
+    row = Markup('<tr><th scope="row">{}</th><td class="number">{}</td></tr>')
+    return Markup(
+        '<table><caption class="hidden">{}</caption><thead><tr><th scope="col">{}</th>'
+        '<th scope="col" class="number">{}</th></tr></thead><tbody>{}</tbody></table>'
+    ).format(title, of, what, Markup("").join(row.format(name, write(amount)) for name, amount in amounts))
+
+
 def _build_hottest_panel(timeline: Timeline) -> ChartPanel:
     tables = [(name, float(count)) for name, count in timeline["hottest"]]
     title = "Hottest tables"
     text = f"Row changes for the target in the last {len(timeline['landings'])} windows, of the tables with most."
-    row = Markup('<tr><th scope="row">{}</th><td class="number">{:,.0f}</td></tr>')
-    table = Markup(
-        '<table><caption class="hidden">Hottest tables</caption><thead><tr><th scope="col">Table</th>'
-        '<th scope="col" class="number">Row changes</th></tr></thead><tbody>{}</tbody></table>'
-    ).format(Markup("").join(row.format(*one) for one in tables))
+    table = _build_table_of_amounts(title, "Table", "Row changes", tables, lambda count: f"{count:,.0f}")
     return ChartPanel(
         "hottest", title, text, [], draw_bars("hottest", title, text, tables, "target", format_count), table
     )
