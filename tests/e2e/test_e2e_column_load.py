@@ -93,7 +93,7 @@ def require_equal(ctx: StageContext, server: MariaDb, target: MariaDb) -> None:
         assert found == Counter(rows(server, f"SELECT {', '.join(columns)} FROM fed.{table}"))
 
 
-@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+@pytest.mark.parametrize("mode", ["atomic", pytest.param("parallel", marks=pytest.mark.soak)])
 def test_a_load_and_the_changes_after_it_are_equal(
     cluster: FedCluster, server: MariaDb, mariadb: MariaDb, target: dict[str, Any], mode: str
 ) -> None:
@@ -146,7 +146,7 @@ PLACES = [("opened", 1), ("batch", 2), ("before_commit", 2), ("after_commit", 2)
 """Where finalize is killed, each time in another window."""
 
 
-@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+@pytest.mark.parametrize("mode", ["atomic", pytest.param("parallel", marks=pytest.mark.soak)])
 def test_windows_of_a_load_are_finished_by_other_processes(
     cluster: FedCluster, server: MariaDb, mariadb: MariaDb, target: dict[str, Any], mode: str, tmp_path: Path
 ) -> None:
