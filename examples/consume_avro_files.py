@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 import fastavro
-from replica import Replica
+from replica import SqliteReplica
 
 
-def consume(folder: Path, table: str, replica: Replica) -> None:
+def consume(folder: Path, table: str, replica: SqliteReplica) -> None:
     """Apply the new changes up to the checkpoint of the feed."""
     # All changes up to the checkpoint are in the files; later ones may be an incomplete window.
     checkpoint = json.loads((folder / "metadata").read_text())["checkpoint-ts"]
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--table", required=True, help="as schema.table")
     parser.add_argument("--database", required=True)
     args = parser.parse_args()
-    replica = Replica(args.database, args.table)
+    replica = SqliteReplica(args.database, args.table)
     consume(args.folder, args.table, replica)
     replica.close()
 

@@ -10,7 +10,7 @@ from typing import Any
 import fastavro
 import httpx
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
-from replica import Replica
+from replica import SqliteReplica
 
 _COMMIT_EVERY = 1000
 _HEADER = 5
@@ -33,7 +33,7 @@ class RegistrySchemas:
         return schema, fastavro.schemaless_reader(io.BytesIO(body[_HEADER:]), schema, None)
 
 
-def consume(consumer: Consumer, schemas: RegistrySchemas, replica: Replica, topic: str, *, follow: bool) -> None:
+def consume(consumer: Consumer, schemas: RegistrySchemas, replica: SqliteReplica, topic: str, *, follow: bool) -> None:
     """Apply the messages of all partitions, from the replica's positions on."""
     unfinished = set(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
     consumer.assign(
@@ -79,7 +79,7 @@ def main() -> None:
         # Messages of transactions that were not committed are skipped, so each change is read once.
         "isolation.level": "read_committed",
     }
-    replica = Replica(args.database, args.topic)
+    replica = SqliteReplica(args.database, args.topic)
     with Consumer(settings) as consumer:
         consume(consumer, RegistrySchemas(args.registry), replica, args.topic, follow=args.follow)
     replica.close()

@@ -97,16 +97,16 @@ def test_deletion_is_a_tombstone_with_its_commit_ts_in_a_header(
 _KILLED = """
 import os, signal, sys
 import pyarrow as pa
-from binlake.feed.kafka import Publisher
-from binlake.feed.position import Position
-from binlake.config.sinkuri import Kafka
+from binlake.feed.kafka import KafkaPublisher
+from binlake.feed.position import ChangePosition
+from binlake.config.sinkuri import KafkaConnection
 
 address, topic, step = sys.argv[1:]
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
-with Publisher(Kafka((address,), partitions=3), topic) as publisher:
+with KafkaPublisher(KafkaConnection((address,), partitions=3), topic) as publisher:
     producer = publisher._producer
 
     class Dying:
@@ -125,7 +125,7 @@ with Publisher(Kafka((address,), partitions=3), topic) as publisher:
     publisher._producer = Dying()
     rows = [{"topic": topic, "hash": n % 10, "key": b"%d" % (n % 10), "value": b"value %d" % n, "commit_ts": n}
             for n in range(100, 200)]
-    publisher.publish(pa.Table.from_pylist(rows), Position(199, 198, 0))
+    publisher.publish(pa.Table.from_pylist(rows), ChangePosition(199, 198, 0))
 """
 
 
