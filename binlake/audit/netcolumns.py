@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.dictionaries import encode_dictionary
+from binlake.base.dictionaries import number_values
 from binlake.base.lakecolumns import History, Mutation
 from binlake.errors import SchemaError
 
@@ -49,7 +49,7 @@ def compute_net_columns(changes: pa.Table, key_columns: Sequence[str]) -> NetCol
     if any((np.asarray(one.is_null()) & has).any() for side, has in zip(values, there, strict=True) for one in side):
         return None
     columns = [pa.concat_arrays([old, new]) for old, new in zip(*values, strict=True)]
-    codes = _encode(columns)
+    codes = _number_keys(columns)
     old_codes, new_codes = codes[: len(changes)], codes[len(changes) :]
     parts = _split(old_codes, new_codes, there[0], there[1])
     old, new = _find_ends(*parts)
@@ -73,15 +73,10 @@ def _require_images(changes: pa.Table, there: Sequence[npt.NDArray[np.bool_]]) -
             raise SchemaError(f"a row change of kind {name} has the wrong images", where={"commit_ts": commit_ts})
 
 
-def _encode(columns: Sequence[pa.Array]) -> Indexes:
-    """The same number for rows with the same values."""
-    codes = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        found = encode_dictionary(column)
-        own = np.asarray(found.indices.fill_null(0)).astype(np.int64)
-        # Numbered anew for each column, so that the product stays small.
-        codes = np.unique(codes * (len(found.dictionary) + 1) + own, return_inverse=True)[1]
-    return codes
+def _number_keys(columns: Sequence[pa.Array]) -> Indexes:
+    """The same number for rows with the same values; that of a row without the image means nothing."""
+    named = {str(place): pc.fill_null(column, "") for place, column in enumerate(columns)}
+    return number_values(pa.table(named), list(named))[0]
 
 
 def _split(
