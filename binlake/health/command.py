@@ -19,8 +19,13 @@ from binlake.base.exitstatus import Exit
 from binlake.base.terminal import print_table
 from binlake.config.folder import find_replications_folder
 from binlake.health.survey import UNKNOWN, Row, choose_status, find_airflow, find_files, read_rows
+from binlake.pipeline import FEED, LAKE, SINKS
 
-_PLACES = {"landed": "LAKE", "sql": "TARGET", "mirror": "MIRRORS", "feeds": "FEEDS"}
+_PLACES = {
+    "landed": LAKE.label.upper(),
+    **{sink.name: sink.label.upper() for sink in SINKS if sink.name != FEED},
+    "feeds": "FEEDS",
+}
 """Titles of the columns with positions."""
 _CLEAR = "\x1b[H\x1b[2J"
 _AIRFLOW = "Airflow was not asked: whether a DAG is paused or a run has failed is unknown here (--airflow asks it)"
