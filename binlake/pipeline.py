@@ -145,7 +145,7 @@ BY_NAME = {stage.name: stage for stage in STAGES}
 
 
 @dataclass(frozen=True)
-class Place:
+class WindowPlace:
     """Where rows arrive: the lake, or a sink, which takes the lake's windows at its own pace.
 
     `name`: in events and in Stage.sink; `label`: for people, as in "the target"; `moved_by`: the stage whose end moves
@@ -157,8 +157,12 @@ class Place:
     moved_by: str
 
 
-LAKE = Place("", "lake", "land")
-SINKS = (Place("sql", "target", "finalize"), Place("mirror", "mirrors", "mirror"), Place(FEED, "feed", "publish"))
+LAKE = WindowPlace("", "lake", "land")
+SINKS = (
+    WindowPlace("sql", "target", "finalize"),
+    WindowPlace("mirror", "mirrors", "mirror"),
+    WindowPlace(FEED, "feed", "publish"),
+)
 """A further sink needs its line here, its stages above, and its section in Replication.list_stages."""
 
 
