@@ -30,9 +30,10 @@ class WindowSection(Section):
         None,
         ge=0,
         description="limit for the bytes of binlogs in a window (at least one transaction); land ends the window"
-        " there, and the next window gets the rest. Absent: 67108864 if one task runs all stages of many windows"
+        " there, and the next window gets the rest. Absent: 33554432 if one task runs all stages of many windows"
         " (layout `fused`, `binlake window run`), else no limit (`stages`: each run processes one window). 0: only"
-        " max-seconds is a limit",
+        " max-seconds is a limit. Such a task holds the binlogs of windows with at most 67108864 bytes together, or of"
+        " one window that has more",
     )
     driver_bytes: int = Field(
         64 << 20,
