@@ -54,7 +54,7 @@ class WithoutLake(StageContext):
 
 
 def context(*feeds: str, sql: bool = True, mirror: bool = False) -> StageContext:
-    stages = select_stages(sql=sql, mirror=mirror, feeds=feeds)
+    stages = select_stages([name for name, has in (("sql", sql), ("mirror", mirror)) if has], feeds=feeds)
     window = WindowSection(max_bytes=MOST_BYTES)
     replication = cast("Replication", SimpleNamespace(name="orders", list_stages=lambda: stages, window=window))
     return WithoutLake(replication, "run", lambda: pytest.fail("no Spark is needed"))
