@@ -32,8 +32,7 @@ class WindowSection(Section):
         description="limit for the bytes of binlogs in a window (at least one transaction); land ends the window"
         " there, and the next window gets the rest. Absent: 33554432 if one task runs all stages of many windows"
         " (layout `fused`, `binlake window run`), else no limit (`stages`: each run processes one window). 0: only"
-        " max-seconds is a limit. Such a task holds the binlogs of windows with at most 67108864 bytes together, or of"
-        " one window that has more",
+        " max-seconds is a limit",
     )
     driver_bytes: int = Field(
         64 << 20,

@@ -17,7 +17,7 @@ class FlightEnded(Exception):
     """The run ends, so that no piece lands any more."""
 
 
-class BytesInFlight:
+class PiecesInFlight:
     """The pieces of one run, by the commit_ts at which they begin; for all its threads. Its context is the run."""
 
     def __init__(self, most: int = IN_FLIGHT_BYTES) -> None:
@@ -26,7 +26,7 @@ class BytesInFlight:
         self._changed = threading.Condition()
         self._is_open = True
 
-    def __enter__(self) -> BytesInFlight:
+    def __enter__(self) -> PiecesInFlight:
         return self
 
     def __exit__(

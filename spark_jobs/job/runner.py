@@ -23,7 +23,7 @@ from binlake.spark_jobs.job.afterddl import compare_after_apply
 from binlake.spark_jobs.job.ahead import Ahead
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.failures import translate_errors
-from binlake.spark_jobs.job.flight import BytesInFlight
+from binlake.spark_jobs.job.flight import PiecesInFlight
 from binlake.spark_jobs.job.lineage import Gathered
 from binlake.spark_jobs.job.passed import MergedWindow
 from binlake.spark_jobs.job.results import BYTES, CUT, SparkNeeded
@@ -168,7 +168,7 @@ class _Landing:
     """Lands the pieces of one window, one at a time, in its own thread; each piece once."""
 
     def __init__(self, ctx: StageContext, hi: int) -> None:
-        self.flight = BytesInFlight()
+        self.flight = PiecesInFlight()
         self._ctx = ctx
         self._hi = hi
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="land")
@@ -211,7 +211,7 @@ def run_landed(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
     return results.list_results()
 
 
-def _land(ctx: StageContext, bounds: Bounds, flight: BytesInFlight) -> _Piece:
+def _land(ctx: StageContext, bounds: Bounds, flight: PiecesInFlight) -> _Piece:
     """Land a piece that begins at `bounds.lo`, and merge it."""
     flight.reserve(bounds.lo, ctx.most_bytes)
     landed = run_stage("land", ctx, bounds)
