@@ -65,6 +65,8 @@ def test_new_rows_are_added_and_known_ones_are_merged(tmp_path: Path) -> None:
         (_net(("3", "7", 15), ("9", None, 16)), "WRITE"),
         (_net(("4", "7", 25), ("2", "8", 26)), "MERGE"),
         (_net(("3", None, 35)), "MERGE"),
+        # A file that was rewritten is read again.
+        (_net(("1", "9", 45), ("5", "9", 46)), "MERGE"),
     ]
     for number, (net, operation) in enumerate(windows, 1):
         replica.merge_keyed(ITEM, net, 10 * number)
@@ -73,7 +75,7 @@ def test_new_rows_are_added_and_known_ones_are_merged(tmp_path: Path) -> None:
         assert replica.read_position() == 10 * number
         assert replica.has_merged(10 * number)
     found = DeltaTable(str(tmp_path)).to_pyarrow_table().select(["id", "v"]).sort_by("id").to_pydict()
-    assert found == {"id": [1, 2, 4], "v": [7, 8, 7]}
+    assert found == {"id": [1, 2, 4, 5], "v": [9, 8, 7, 9]}
 
 
 def test_a_part_that_was_added_before_a_crash_is_merged_by_the_rerun(tmp_path: Path) -> None:
