@@ -27,7 +27,7 @@ from binlake.pipeline import select_stages
 from binlake.window.manifest import MemberProof, WindowManifest
 from binlake.window.remembered import RememberedMember
 
-STAGES = tuple(stage.name for stage in select_stages(sql=True, mirror=False) if stage.name != "plan")
+STAGES = tuple(stage.name for stage in select_stages(("sql",)) if stage.name != "plan")
 TABLES = 40
 BASE = 470614429184294912
 STEP = 10_000 << 18

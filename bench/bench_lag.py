@@ -40,7 +40,7 @@ from deploy.local.spark_connect import SparkConnect
 ROOT = Path(__file__).resolve().parents[1]
 NAME = "lag"
 ROWS_PER_TRANSACTION = 3.0
-STAGES = tuple(stage.name for stage in select_stages(sql=True, mirror=False) if stage.name != "plan")
+STAGES = tuple(stage.name for stage in select_stages(("sql",)) if stage.name != "plan")
 IDLE_S = 30.0
 SETTLE_S = 20.0
 """Seconds after a start of Airflow during which its processes still load modules."""

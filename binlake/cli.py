@@ -12,12 +12,13 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import NoReturn, Protocol, TextIO
 
 from binlake.base.exitstatus import Exit
-from binlake.base.explained import explain_actions
+from binlake.base.explained import explain_actions, find_action
 from binlake.base.extras import explain_missing, list_versions
 from binlake.base.garbage import collect_rarely
 from binlake.base.lightimport import import_lightly
 from binlake.base.memory import use_system_memory
 from binlake.base.oserrors import describe_os_error
+from binlake.base.overview import describe_commands, explain_unknown_command
 from binlake.base.terminal import escape_invisible
 from binlake.errors import BinlakeError
 
@@ -133,8 +134,14 @@ def prepare(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     points = {point.name: point for point in entry_points(group=GROUP)}
     parser = _build_parser(points)
     name = parser.parse_args(arguments[:1]).command
+    if name not in points:
+        parser.error(explain_unknown_command(name, points))
     command: Command = load(points[name])
-    return command, build_parser(name, command).parse_args(arguments[1:])
+    own = build_parser(name, command)
+    args, unknown = own.parse_known_args(arguments[1:])
+    if unknown:
+        find_action(own, arguments[1:]).error(f"unrecognized arguments: {' '.join(unknown)}")
+    return command, args
 
 
 def build_parser(name: str, command: Command) -> argparse.ArgumentParser:
@@ -158,10 +165,11 @@ def _build_parser(points: dict[str, EntryPoint]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="binlake",
         description="Replicates changes of TiDB and MySQL to another database and a lakehouse.",
-        epilog="Run `binlake COMMAND --help` for the options of a command.",
+        epilog=f"{describe_commands(points)}\n\nRun `binlake COMMAND --help` for the options of a command.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the versions of Binlake and its packages")
-    parser.add_argument("command", choices=sorted(points), metavar="COMMAND", help=", ".join(sorted(points)))
+    parser.add_argument("command", metavar="COMMAND", help="one of the commands below")
     return parser
 
 

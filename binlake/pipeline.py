@@ -1,8 +1,8 @@
-"""The only list of a window's stages, with all facts of each: the DAG factory, the CLI and the fused layout read it."""
+"""The only list of a window's stages and of its sinks: the DAG factory, the CLI, pages and the runner read it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 
@@ -143,6 +143,38 @@ STAGES: tuple[Stage, ...] = (
 
 BY_NAME = {stage.name: stage for stage in STAGES}
 
+
+@dataclass(frozen=True)
+class WindowPlace:
+    """Where rows arrive: the lake, or a sink, which takes the lake's windows at its own pace.
+
+    `name`: in events and in Stage.sink; `label`: for people, as in "the target"; `moved_by`: the stage whose end moves
+    the place's position.
+    """
+
+    name: str
+    label: str
+    moved_by: str
+
+
+LAKE = WindowPlace("", "lake", "land")
+SINKS = (
+    WindowPlace("sql", "target", "finalize"),
+    WindowPlace("mirror", "mirrors", "mirror"),
+    WindowPlace(FEED, "feed", "publish"),
+)
+"""A further sink needs its line here, its stages above, and its section in Replication.list_stages."""
+
+
+def label_sink(sink: str | None) -> str:
+    """What people call the sink of a stage or event; each feed by its name, what belongs to no sink the lake."""
+    if not sink:
+        return LAKE.label
+    if feed := parse_feed_sink(sink):
+        return f"feed {feed}"
+    return next(place.label for place in SINKS if place.name == sink)
+
+
 ENDED = ("done", "already")
 """Results of a stage that has processed its window, now or earlier."""
 STOPPED = frozenset({"blocked", "waiting", "skipped"})
@@ -165,13 +197,12 @@ def name_task(stage: str, sink: str | None) -> str:
     return f"{stage}-{feed}" if feed else stage
 
 
-def select_stages(*, sql: bool, mirror: bool, feeds: Sequence[str] = (), validated: bool = False) -> tuple[Stage, ...]:
-    """The stages of a replication that has a SQL target, a mirror and `feeds`, or some of them.
+def select_stages(sinks: Collection[str], *, feeds: Sequence[str] = (), validated: bool = False) -> tuple[Stage, ...]:
+    """The stages of a replication with these `sinks`, by name, and these `feeds`.
 
     Each feed has its own copy of the feed stages, with its sink. `validated`: include the optional stages.
     """
-    wanted = {None} | ({"sql"} if sql else set()) | ({"mirror"} if mirror else set())
-    stages = [stage for stage in STAGES if stage.sink in wanted and (validated or not stage.optional)]
+    stages = [stage for stage in STAGES if stage.sink in {None, *sinks} and (validated or not stage.optional)]
     return (*stages, *(_bind_to_feed(stage, name) for name in feeds for stage in STAGES if stage.sink == FEED))
 
 

@@ -18,6 +18,18 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_replications(parser: argparse.ArgumentParser) -> None:
+    """Declare REPLICATION, any number of them, also as `--replication` as in commands of one replication."""
+    about = "its name or its TOML file (default: all)"
+    parser.add_argument("replication", nargs="*", metavar="REPLICATION", help=about)
+    parser.add_argument("--replication", dest="named", action="append", metavar="REPLICATION", help="the same")
+
+
+def list_replications(args: argparse.Namespace) -> list[str]:
+    """The replications that the arguments of `add_replications` name; empty: all."""
+    return [*args.replication, *(args.named or ())]
+
+
 def read_moment(text: str) -> int:
     """The argparse type of an option whose value is a commit_ts or a time."""
     try:

@@ -28,6 +28,15 @@ def explain_actions(parser: argparse.ArgumentParser, examples: Sequence[str]) ->
     parser.epilog = _HEAD + "\n".join(f"  {example}" for example in own or examples)
 
 
+def find_action(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of the action that `arguments` name: its usage shows the options that were meant; else `parser`."""
+    below = {name: action for found in _list_actions(parser) for name, (action, _) in found.items()}
+    for at, word in enumerate(arguments):
+        if word in below:
+            return find_action(below[word], arguments[at + 1 :])
+    return parser
+
+
 def _list_actions(parser: argparse.ArgumentParser) -> Iterator[Mapping[str, tuple[argparse.ArgumentParser, str]]]:
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

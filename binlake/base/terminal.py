@@ -33,8 +33,17 @@ def _escape_char(sign: str) -> str:
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, whole: Sequence[str] = ()) -> None:
-    """Print a table; on a terminal the columns `whole` are folded last. A cell may have several lines."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, whole: Sequence[str] = (), empty: str = ""
+) -> None:
+    """Print a table; on a terminal the columns `whole` are folded last. A cell may have several lines.
+
+    `empty`: what is printed instead of a table without rows.
+    """
+    rows = list(rows)
+    if empty and not rows:
+        print(escape_invisible(empty))
+        return
     # Imported here: it takes a tenth of a second of CPU, and most programs that could print a table do not.
     from rich.box import SIMPLE
     from rich.console import Console

@@ -400,9 +400,12 @@ class Replication(Section):
 
     def list_stages(self) -> tuple[Stage, ...]:
         """The stages of its windows: those of the lake, then those of each sink."""
-        feeds = [feed.name for feed in self.feed]
-        validated = self.validation.mode != "off"
-        return select_stages(sql=self.target is not None, mirror=self.mirror.enabled, feeds=feeds, validated=validated)
+        sinks = {"sql": self.target is not None, "mirror": self.mirror.enabled}
+        return select_stages(
+            [name for name, has in sinks.items() if has],
+            feeds=[feed.name for feed in self.feed],
+            validated=self.validation.mode != "off",
+        )
 
     def require_feed(self, name: str) -> FeedSection:
         """The feed `name`. Raises ConfigError."""

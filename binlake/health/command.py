@@ -13,14 +13,19 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from binlake.base.arguments import add_output, parse_seconds
+from binlake.base.arguments import add_output, add_replications, list_replications, parse_seconds
 from binlake.base.durations import format_duration
 from binlake.base.exitstatus import Exit
 from binlake.base.terminal import print_table
 from binlake.config.folder import find_replications_folder
 from binlake.health.survey import UNKNOWN, Row, choose_status, find_airflow, find_files, read_rows
+from binlake.pipeline import FEED, LAKE, SINKS
 
-_PLACES = {"landed": "LAKE", "sql": "TARGET", "mirror": "MIRRORS", "feeds": "FEEDS"}
+_PLACES = {
+    "landed": LAKE.label.upper(),
+    **{sink.name: sink.label.upper() for sink in SINKS if sink.name != FEED},
+    "feeds": "FEEDS",
+}
 """Titles of the columns with positions."""
 _CLEAR = "\x1b[H\x1b[2J"
 _AIRFLOW = "Airflow was not asked: whether a DAG is paused or a run has failed is unknown here (--airflow asks it)"
@@ -34,9 +39,7 @@ class StatusCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The replications, the format, and whether to repeat."""
-        parser.add_argument(
-            "replication", nargs="*", metavar="REPLICATION", help="its name or its TOML file (default: all)"
-        )
+        add_replications(parser)
         parser.add_argument(
             "--watch",
             nargs="?",
@@ -61,17 +64,16 @@ class StatusCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """0 well; 4 something needs attention or is behind; 5 something does not go on; 6 unknown; 3 no replication."""
+        names = list_replications(args)
         ask = find_airflow() if args.airflow else None
         while True:
-            rows = read_rows(*find_files(args.replication), args.timeout, ask)
+            rows = read_rows(*find_files(names), args.timeout, ask)
             if not rows:
                 print(f"there is no replication in {find_replications_folder()}", file=sys.stderr)
                 return Exit.NOT_FOUND
             if args.watch is not None and args.output == "text" and sys.stdout.isatty():
                 print(_CLEAR, end="")
-            print(json.dumps(rows)) if args.output == "json" else _show(
-                rows, whole=bool(args.replication), asked=args.airflow
-            )
+            print(json.dumps(rows)) if args.output == "json" else _show(rows, whole=bool(names), asked=args.airflow)
             if args.watch is None:
                 return choose_status(rows)
             sys.stdout.flush()

@@ -19,14 +19,13 @@ from binlake.health.values import (
     format_utc,
     parse_detail,
 )
+from binlake.pipeline import SINKS
 from binlake.window import asides
 from binlake.window.eventrow import EventRow
 
 WINDOWS = 25
 """The newest landed windows among which the last one with rows is searched."""
 _ASIDE_EVENTS = 200
-# The stage whose end shows a sink's position.
-_LAST_OF_SINK = {"sql": "finalize", "mirror": "mirror"}
 
 
 def build_status_view(replication: Replication, log: WindowEvents, now_ms: int, hearing: Hearing) -> dict[str, Any]:
@@ -40,9 +39,9 @@ def build_status_view(replication: Replication, log: WindowEvents, now_ms: int, 
         "state": "blocked" if blocked else "empty" if not landed else "running",
         "landed": build_position_view(_find_highest_hi(landed), now_ms, hearing),
         "sinks": {
-            sink: build_position_view(_find_highest_hi(log.read_newest((stage,), 1)), now_ms, hearing)
-            for sink, stage in _LAST_OF_SINK.items()
-            if stage in names
+            sink.name: build_position_view(_find_highest_hi(log.read_newest((sink.moved_by,), 1)), now_ms, hearing)
+            for sink in SINKS
+            if sink.moved_by in names
         },
         "blocked": blocked,
         "set_aside": _list_tables_set_aside(log),

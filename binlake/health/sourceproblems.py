@@ -11,8 +11,7 @@ from typing import Any
 from binlake.base.durations import format_duration
 from binlake.cluster.source.hearing import HeardSource, Hearing
 from binlake.health.problem import DIAGNOSE, FEEDER_CHECK, FEEDER_STATUS, LIST_WINDOWS, Problem
-
-_PLACES = {"sql": "the target", "mirror": "the mirrors"}
+from binlake.pipeline import label_sink, parse_feed_sink
 
 
 def find_source_problems(hearing: Hearing, now_ms: int) -> list[Problem]:
@@ -51,7 +50,7 @@ def _find_problems_of_source(source: HeardSource, now_ms: int) -> list[Problem]:
 def find_lag_problems(status: Mapping[str, Any], limit_s: int) -> list[Problem]:
     """The lake and the sinks that are too far behind the sources; feeds have their own states."""
     places = {"the lake": status["landed"]} | {
-        _PLACES[sink]: position for sink, position in status["sinks"].items() if sink in _PLACES
+        f"the {label_sink(sink)}": position for sink, position in status["sinks"].items() if not parse_feed_sink(sink)
     }
     late = [
         f"{place} ({format_duration(position['lag_seconds'])})"

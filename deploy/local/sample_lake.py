@@ -38,7 +38,7 @@ _NET = pa.schema(
     [("op", pa.string()), ("before", _MAP), ("after", _MAP),
      ("copies", pa.int64()), ("last_commit_ts", pa.int64())]
 )  # fmt: skip
-_STAGES = tuple((stage.name, stage.sink or "") for stage in select_stages(sql=True, mirror=False) if stage.after)
+_STAGES = tuple((stage.name, stage.sink or "") for stage in select_stages(("sql",)) if stage.after)
 DAYS = 400
 
 

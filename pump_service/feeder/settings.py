@@ -285,7 +285,11 @@ def read_settings(path: Path) -> FeederFile:
     try:
         values = read_toml(path)
     except OSError as error:
-        raise ConfigError(f"the configuration file cannot be read: {error.strerror}", where={"file": path}) from None
+        raise ConfigError(
+            f"the configuration file cannot be read: {error.strerror}",
+            where={"file": path},
+            hint="name it with --config; docs/operate/feeder.md explains its keys",
+        ) from None
     try:
         settings = FeederFile.model_validate(values)
     except ValidationError as error:

@@ -108,7 +108,8 @@ class MaintainCommand:
         rows = [
             [each.table, *map(str, (each.joined, each.dropped, each.windows)), f"{each.seconds:.1f}"] for each in done
         ]
-        print_table(("table", "files joined", "files dropped", "windows deleted", "seconds"), rows)
+        columns = ("table", "files joined", "files dropped", "windows deleted", "seconds")
+        print_table(columns, rows, empty=f"the lake at {ctx.paths.root} has no tables yet")
         return 0
 
 

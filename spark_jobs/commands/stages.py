@@ -97,7 +97,8 @@ def _list(args: argparse.Namespace) -> None:
         rows.append([name_task(event["stage"], event["sink"]), event["state"], str(event["lo"]), str(event["hi"]), time,
                      f"{event['rows']:,}", f"{event['seconds']:.2f}", _describe_cause(event)])  # fmt: skip
     columns = ("stage", "state", "lo", "hi", "commit time", "rows", "seconds", "blocked by, or what failed")
-    print_table(columns, rows, whole=("lo", "hi"))
+    empty = f"{args.replication} has run no window yet: binlake window run --replication {args.replication}"
+    print_table(columns, rows, whole=("lo", "hi"), empty=empty)
 
 
 def _describe_cause(event: EventRow) -> str:

@@ -81,9 +81,9 @@ def test_two_files_with_one_name_are_both_refused(folder: Path) -> None:
 
 def test_tasks_are_the_stages_in_the_pipelines_order(folder: Path) -> None:
     dag = build_dag(write_replication(folder, "orders"))
-    stages = {stage.name: set(stage.after) for stage in select_stages(sql=True, mirror=True)}
+    stages = {stage.name: set(stage.after) for stage in select_stages(("sql", "mirror"))}
     assert wiring(dag) == {**stages, RECOVER: {"plan"}}
-    assert set(dag.task_group.children) == {"lake", "sql_sink", "mirrors", RECOVER}
+    assert set(dag.task_group.children) == {"lake", "target", "mirrors", RECOVER}
     # Sinks are independent (invariant 12): neither the mirror nor the SQL sink waits for the other.
     assert not dag.get_task("mirror").get_flat_relative_ids(upstream=False)
     assert "mirror" not in dag.get_task("finalize").get_flat_relative_ids(upstream=True)
@@ -114,7 +114,7 @@ def test_fused_layout_is_one_task(folder: Path) -> None:
 
 def test_stages_follow_one_process_without_workers(folder: Path) -> None:  # 34
     dag = build_dag(write_replication(folder, "orders", airflow="one-process = true"))
-    stages = {stage.name: set(stage.after) for stage in select_stages(sql=True, mirror=True)}
+    stages = {stage.name: set(stage.after) for stage in select_stages(("sql", "mirror"))}
     assert wiring(dag) == {**stages, "window": set(), RECOVER: {"window"}}
     copy = DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag))))
     for name in stages:

@@ -131,7 +131,7 @@ def test_stages_are_tasks_that_follow_one_process_of_several_windows(demo: KeptD
     results = {run_id: demo.airflow.fetch_xcom("demo", run_id, "window")["results"] for run_id in done}
     run_id, found = max(results.items(), key=lambda one: sum(result["stage"] == "finalize" for result in one[1]))
     assert sum(result["stage"] == "finalize" for result in found) > 1
-    stages = [stage.task for stage in select_stages(sql=True, mirror=True)]
+    stages = [stage.task for stage in select_stages(("sql", "mirror"))]
 
     def read_states() -> dict[str, str | None]:
         tasks = demo.airflow.fetch_tasks("demo", run_id)

@@ -222,7 +222,7 @@ def test_windows_without_feeds_load_no_kafka_client() -> None:  # S0-05
     program = (
         "import sys; from importlib import import_module; from binlake.pipeline import select_stages\n"
         "import_module('binlake.spark_jobs.commands.main')\n"
-        "for stage in select_stages(sql=True, mirror=True): import_module(f'binlake.spark_jobs.{stage.name}.stage')\n"
+        "for stage in select_stages(('sql', 'mirror')): import_module(f'binlake.spark_jobs.{stage.name}.stage')\n"
         "print(len(sys.modules) > 500, sorted({'kafka', 'confluent_kafka', 'aiokafka'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

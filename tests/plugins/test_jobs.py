@@ -16,7 +16,17 @@ from binlake.errors import (
     UnknownOutcome,
 )
 from binlake.lake.tables import STAGE_TABLES
-from binlake.pipeline import BY_NAME, STAGES, list_locks, look_up_lock, name_feed_sink, select_stages
+from binlake.pipeline import (
+    BY_NAME,
+    SINKS,
+    STAGES,
+    label_sink,
+    list_locks,
+    list_required_stages,
+    look_up_lock,
+    name_feed_sink,
+    select_stages,
+)
 from binlake_airflow.jobs import StageJob, build_error, is_idle, parse_moment, read_results
 
 BIG = "449000000000000001"
@@ -51,20 +61,33 @@ def test_every_stage_takes_its_bounds_from_an_earlier_stage() -> None:
         assert stage.name == "plan" or stage.bounds_from in before(stage.name)
     # compact determines the sink's window, which is wider than the landed one if the sink is behind.
     assert {BY_NAME[name].bounds_from for name in ("convert", "finalize")} == {"compact"}
-    only_mirror = select_stages(sql=False, mirror=True)
+    only_mirror = select_stages(("mirror",))
     assert {stage.bounds_from for stage in only_mirror} - {None} <= {stage.name for stage in only_mirror}
+
+
+def test_each_sink_is_moved_by_the_last_stage_that_it_requires() -> None:
+    assert {sink.name: sink.moved_by for sink in SINKS} == {
+        sink.name: list_required_stages(sink.name)[-1] for sink in SINKS
+    }
+    assert {stage.sink for stage in STAGES} == {None, *(sink.name for sink in SINKS)}
+
+
+def test_sinks_have_names_for_people() -> None:
+    assert [label_sink(sink) for sink in (None, "", "sql", "mirror", name_feed_sink("orders"))] == [
+        "lake", "lake", "target", "mirrors", "feed orders",
+    ]  # fmt: skip
 
 
 def test_stage_waits_for_its_own_lock_and_the_whole_window_for_all() -> None:
     assert {name: list_locks([BY_NAME[name]]) for name in ("plan", "land", "compact", "convert", "finalize")} == {
         "plan": (), "land": ("landing",), "compact": ("sql",), "convert": ("sql",), "finalize": (),
     }  # fmt: skip
-    assert list_locks(select_stages(sql=True, mirror=True)) == ("landing", "merge", "sql", "mirror")
-    assert "validation" in list_locks(select_stages(sql=True, mirror=True, validated=True))
+    assert list_locks(select_stages(("sql", "mirror"))) == ("landing", "merge", "sql", "mirror")
+    assert "validation" in list_locks(select_stages(("sql", "mirror"), validated=True))
 
 
 def test_each_feed_has_its_own_stages_and_lock() -> None:
-    stages = select_stages(sql=False, mirror=False, feeds=["orders", "audit"])
+    stages = select_stages((), feeds=["orders", "audit"])
     assert list_locks(stages) == ("landing", "merge", "feed-orders", "feed-audit")
     assert [stage.task for stage in stages if stage.sink == name_feed_sink("audit")] == [
         "encode-audit",

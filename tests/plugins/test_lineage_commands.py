@@ -13,7 +13,7 @@ from support.replication_files import write_replication
 from test_lineage import LAKE, datasets, lake, lineage_table, replication, result, send, source
 
 from binlake.errors import Permanent
-from binlake_airflow.operators import commands
+from binlake_airflow.operators import command, commands
 from binlake_airflow.operators.commands import BackfillOperator, MaintainOperator, RecoverOperator, VerifyOperator
 from binlake_airflow.telemetry import lineage
 
@@ -158,7 +158,7 @@ def context(**params: Any) -> dict[str, Any]:
 def answers(task: Any, monkeypatch: pytest.MonkeyPatch, told: Any, status: int = 0) -> None:
     monkeypatch.setattr(task, "run_child", lambda *_: "exit status 0")
     monkeypatch.setattr(task, "_locate_spark", lambda _: ([], {}))
-    monkeypatch.setattr(commands, "_read_outcome", lambda *_: (json.dumps(told), status))
+    monkeypatch.setattr(command, "_read_outcome", lambda *_: (json.dumps(told), status))
 
 
 def test_task_that_fails_because_of_a_difference_reports_its_inputs(

@@ -51,7 +51,7 @@ class WithoutLake(StageContext):
 
 
 def context(*feeds: str, sql: bool = True, mirror: bool = False) -> StageContext:
-    stages = select_stages(sql=sql, mirror=mirror, feeds=feeds)
+    stages = select_stages([name for name, has in (("sql", sql), ("mirror", mirror)) if has], feeds=feeds)
     replication = cast("Replication", SimpleNamespace(name="orders", list_stages=lambda: stages))
     return WithoutLake(replication, "run", lambda: pytest.fail("no Spark is needed"))
 

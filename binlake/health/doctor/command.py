@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from binlake.base.arguments import add_output, parse_seconds
+from binlake.base.arguments import add_output, add_replications, list_replications, parse_seconds
 from binlake.base.exitstatus import Exit
 from binlake.base.terminal import print_table
 from binlake.config.folder import find_replications_folder
@@ -34,9 +34,7 @@ class DoctorCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The replication, and what its file does not say."""
-        parser.add_argument(
-            "replication", nargs="?", metavar="REPLICATION", help="its name or its TOML file (default: all)"
-        )
+        add_replications(parser)
         parser.add_argument(
             "--feeder",
             type=Path,
@@ -65,7 +63,8 @@ class DoctorCommand:
 
 
 def _examine_all(args: argparse.Namespace) -> Reports:
-    files = [find_file(args.replication)] if args.replication else [path for found in find_files([]) for path in found]
+    names = list_replications(args)
+    files = [find_file(name) for name in names] if names else [path for found in find_files([]) for path in found]
     if not files:
         remedy = "copy sample.toml.example to NAME.toml there, or set BINLAKE_REPLICATIONS"
         return [(_HOST, [("config", DoctorLine("files", "failure", f"none in {find_replications_folder()}", remedy))])]

@@ -14,7 +14,7 @@ from airflow.sdk import DAG, Param, TaskGroup
 
 from binlake.config.sinkuri import mask_sink_uri
 from binlake.health.orchestration import SYNC
-from binlake.pipeline import Stage, list_locks, parse_feed_sink
+from binlake.pipeline import Stage, label_sink, list_locks, parse_feed_sink
 from binlake_airflow.dags.dagparts import ReplicationFile, build_deadline_alert, build_empty_dag, build_moment_param
 from binlake_airflow.dags.schedule import parse_schedule
 from binlake_airflow.jobs import FUSED
@@ -24,7 +24,6 @@ from binlake_airflow.telemetry import assets
 
 # Airflow's backfill of dates is for `<name>.backfill`: here the checkpoint, not a date, determines the next window.
 _RUN_TYPES = ("scheduled", "manual", "operator_triggered", "asset_triggered", "asset_materialization")
-_GROUPS = {None: "lake", "sql": "sql_sink", "mirror": "mirrors"}
 
 
 def build_sync_dag(file: ReplicationFile) -> DAG:
@@ -67,7 +66,7 @@ def _add_tasks(file: ReplicationFile, stages: Sequence[Stage]) -> StageOperator:
     tasks: dict[str, StageOperator] = {}
     sinks = dict.fromkeys(stage.sink for stage in stages)
     groups = {
-        sink: TaskGroup(_format_group_name(sink), prefix_group_id=False, tooltip=_format_tooltip(file, sink))
+        sink: TaskGroup(label_sink(sink).replace(" ", "_"), prefix_group_id=False, tooltip=_format_tooltip(file, sink))
         for sink in sinks
     }
     for stage in stages:
@@ -76,10 +75,6 @@ def _add_tasks(file: ReplicationFile, stages: Sequence[Stage]) -> StageOperator:
         for before in stage.after:
             tasks[before] >> tasks[stage.task]
     return tasks[stages[0].task]
-
-
-def _format_group_name(sink: str | None) -> str:
-    return _GROUPS.get(sink) or f"feed_{parse_feed_sink(sink)}"
 
 
 def _format_tooltip(file: ReplicationFile, sink: str | None) -> str:

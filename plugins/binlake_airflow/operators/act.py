@@ -11,7 +11,7 @@ from binlake.errors import ConfigError
 from binlake_airflow.actions.action import ACT, DAG, FILE, PUMP_FLAGS, PageAction
 from binlake_airflow.actions.fields import InvalidFields, Values
 from binlake_airflow.actions.table import ACTIONS
-from binlake_airflow.operators.commands import CommandOperator, Context
+from binlake_airflow.operators.command import CommandOperator, Context
 from binlake_airflow.telemetry.notes import KEY
 
 _LONGEST = 1000

@@ -1,42 +1,22 @@
-"""The operators of the side DAGs: each runs one `binlake` command by its name and returns its answer.
-
-The command decides and guards (lease, locks, refusals). The operator assembles its arguments, locates Spark if it is
-needed, and waits without a worker while another process blocks it.
-"""
+"""The operators of the side DAGs: one for each command that a DAG runs, with its arguments and what it answers."""
 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from binlake.base.jvm import format_short_lived_options
 from binlake.config import Replication, load_replication
 from binlake.config.folder import find_replications
-from binlake.errors import ConfigError, Permanent, SourceUnavailable, Transient
-from binlake_airflow.jobs import build_error, needs_spark_after_all, parse_moment, prepare_result_for_xcom
-from binlake_airflow.operators import child
-from binlake_airflow.operators.base import BinlakeOperator
-from binlake_airflow.operators.sparkaddress import (
-    DRIVER_MEMORY_ENV,
-    build_driver_env,
-    find_connect_url,
-    find_spark_master,
-)
-from binlake_airflow.operators.sparkconnect import ConnectSessions, split_token
+from binlake.errors import ConfigError, Permanent, SourceUnavailable
+from binlake_airflow.jobs import parse_moment
+from binlake_airflow.operators.command import CommandOperator, Context
 from binlake_airflow.operators.xcomvalues import format_audit_markdown, shorten_lists, summarize_values
 from binlake_airflow.telemetry.metrics import compute_lag_s
 from binlake_airflow.telemetry.notes import KEY
 from binlake_airflow.telemetry.reports import format_ts_with_time
 from binlake_airflow.timetable import compute_range_of_times
 
-Context = Mapping[str, Any]
-NOT_FOUND = 3
-"""Exit status of a command that found nothing, which is also an answer."""
 DIFFERENT = 4
 """Exit status if the comparison found differences."""
 _SHORT_WAIT = ["--wait", "1"]
@@ -46,109 +26,6 @@ _OF_ONE = ("repair", "rollback")
 """Modes of backfill that accept a single transaction in place of a range."""
 RECOVERED = "recovered"
 """State of recover if it finished a window; in its other states it wrote nothing."""
-
-
-class CommandOperator(BinlakeOperator):
-    """Runs `command` of the replication; `engine` and `spark_conn_id` locate Spark. Returns what it printed."""
-
-    command = ""
-
-    def __init__(self, *, engine: Literal["connect", "submit"], spark_conn_id: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.engine = engine
-        self.spark_conn_id = spark_conn_id
-        self._sessions: ConnectSessions | None = None
-        self._printed: tuple[Context, Any] | None = None
-
-    def uses_spark(self, context: Context) -> bool:
-        """Whether the command is given the address of Spark."""
-        del context
-        return False
-
-    @abstractmethod
-    def build_arguments(self, context: Context) -> Sequence[str]:
-        """The command's arguments, except for the replication, Spark, and the output format. Raises ConfigError."""
-
-    def build_words(self, context: Context) -> list[str]:
-        """The whole command, except for Spark. Raises ConfigError."""
-        of_file = ["--replication", self.replication_file, "--output", "json"]
-        return [self.command, *self.build_arguments(context), *of_file]
-
-    def parse_printed(self, text: str) -> Any:
-        """What the command printed, as a value; None if it printed nothing."""
-        return json.loads(text) if text else None
-
-    def answer(self, printed: Any, status: int, context: Context) -> Any:
-        """The XCom value for the command's JSON output `printed` (None: no output) and its exit status."""
-        del context
-        if status not in (0, NOT_FOUND):
-            raise ConfigError(f"`binlake {self.command}` ended with status {status}", hint="see the lines above")
-        return printed
-
-    def attempt(self, context: Context, until: float) -> Any:
-        """Run the command; if no Connect server listens, without Spark. Raises its error by the error's class."""
-        del until
-        words = self.build_words(context)
-        env: Mapping[str, str] = {}
-        unavailable: Transient | None = None
-        if self.uses_spark(context):
-            try:
-                where, env = self._locate_spark(context)
-            except Transient as error:
-                self.log.warning("spark_unavailable", command=self.command, error=str(error))
-                where, unavailable = ["--without-spark"], error
-            words += where
-        text, status = self.run_command(words, env, unavailable)
-        printed = self.parse_printed(text)
-        self._printed = dict(context["params"]), printed
-        return self.answer(_without_lineage(printed), status, context)
-
-    def run_command(
-        self, words: Sequence[str], env: Mapping[str, str] | None = None, unavailable: Transient | None = None
-    ) -> tuple[str, int]:
-        """What a command prints, and its exit status. Raises its error; `unavailable` if it needs Spark after all."""
-        with tempfile.TemporaryDirectory(prefix="binlake-") as folder:
-            result = Path(folder) / "result.json"
-            how = self.run_child([str(result), *words], env, child.MODULE)
-            if unavailable is not None and needs_spark_after_all(result):
-                raise unavailable
-            return _read_outcome(result, how)
-
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """The command's inputs and outputs, also of a failed task; called only by the OpenLineage provider."""
-        del task_instance
-        if self._printed is None:
-            return None
-        from binlake_airflow.telemetry import lineage
-
-        asked, printed = self._printed
-        return lineage.build_lineage_of_command(
-            self.command, self.read_settings(), asked, printed, self.find_other_target(asked)
-        )
-
-    def find_other_target(self, asked: Context) -> Replication | None:
-        """The replication whose target the command wrote to, if it is another one."""
-        del asked
-        return None
-
-    def on_kill(self) -> None:
-        """End the command, then the work it left on a Connect server."""
-        super().on_kill()
-        if self._sessions is not None:
-            self._sessions.end()
-
-    def _locate_spark(self, context: Context) -> tuple[list[str], dict[str, str]]:
-        """Arguments and environment that locate Spark. Raises Transient if no Connect server listens."""
-        if self.engine == "submit":
-            master = find_spark_master(self.spark_conn_id)
-            return ["--master", master], {
-                **build_driver_env(master.startswith("local")),
-                **_build_driver_arguments(master),
-            }
-        url, began = find_connect_url(self.spark_conn_id), context["dag_run"].start_date.timestamp()
-        self._sessions = ConnectSessions(url, self.replication, self.command, self.log.warning)
-        shown, env = split_token(self._sessions.open(context["ti"].try_number, began))
-        return ["--remote", shown], env
 
 
 class RecoverOperator(CommandOperator):
@@ -416,16 +293,6 @@ class AuditOperator(CommandOperator):
         return shortened
 
 
-def _without_lineage(printed: Any) -> Any:
-    """An answer without the parts that only lineage needs."""
-    if not isinstance(printed, list):
-        return printed
-    return [
-        prepare_result_for_xcom(one) if isinstance(one, dict) and isinstance(one.get("detail"), dict) else one
-        for one in printed
-    ]
-
-
 def _format_option(word: str, value: Any) -> list[str]:
     return [word] if value else []
 
@@ -462,20 +329,3 @@ def _require_param(params: Mapping[str, Any], name: str) -> Any:
     if not params.get(name):
         raise ConfigError(f"`{name}` is missing for this query", hint="fill it in when you trigger the run")
     return params[name]
-
-
-def _build_driver_arguments(master: str) -> dict[str, str]:
-    """The environment for PySpark, which starts the driver's JVM itself and reads early settings from a variable."""
-    words = ["--driver-java-options", f'"{format_short_lived_options()}"'] if master.startswith("local") else []
-    memory = os.environ.get(DRIVER_MEMORY_ENV)
-    words += ["--driver-memory", memory] if memory else []
-    return {"PYSPARK_SUBMIT_ARGS": " ".join([*words, "pyspark-shell"])}
-
-
-def _read_outcome(result: Path, how: str) -> tuple[str, int]:
-    if not result.exists():
-        raise Transient(f"the command ended without a result: {how}", hint="see the lines above")
-    outcome = json.loads(result.read_text(encoding="utf-8"))
-    if not outcome["ok"]:
-        raise build_error(outcome["error"])
-    return outcome["printed"].strip(), int(outcome["status"])

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from binlake import tso
 from binlake.base.durations import format_duration
+from binlake.pipeline import LAKE, SINKS
 from binlake_airflow.pages.charts.bars import draw_bars
 from binlake_airflow.pages.charts.gantt import Bar, Lane, draw_gantt
 from binlake_airflow.pages.charts.lines import Axes, ChartSeries, Mark, build_table, draw_lines, draw_spark
@@ -23,7 +24,7 @@ from binlake_airflow.pages.charts.scale import (
 from binlake_airflow.pages.timeline import ORDER, Disk, Lag, Landing, Timeline, WindowSpan
 from binlake_airflow.pages.words import format_clock, format_count, format_size
 
-_SINKS = {"": "lake", "sql": "target", "mirror": "mirrors", "feed": "feed"}
+_SINKS = {place.name: place.label for place in (LAKE, *SINKS)}
 _PUMPS = ("pump", "pump second", "pump third")
 """Classes of pumps: one colour, dashed in other ways."""
 _MARKS = 20
