@@ -12,7 +12,6 @@ from binlake.mysqlbinlog.model import BinlogPosition, LoggedStatement, SourceTra
 from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.publisher import SourcePublisher
-from binlake.pump_service.feeder.snapshot.boundary import ReadUpTo
 from binlake.rows.schema import TableDef
 
 
@@ -71,6 +70,18 @@ class Parts:
     catalog: SourceDefinitions
     stopped: threading.Event
     version: int
+
+
+class ReadUpTo(Protocol):
+    """How far a log has been read: up to the end of a transaction, and up to an event (`SourceLog`)."""
+
+    @property
+    def position(self) -> BinlogPosition:
+        """The end of the last transaction."""
+
+    @property
+    def received_position(self) -> tuple[str, int]:
+        """File and offset up to which events have arrived."""
 
 
 class LoadsBesideLog(Protocol):

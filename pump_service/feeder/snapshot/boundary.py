@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Protocol
 
 from binlake.errors import Transient
 from binlake.mysqlbinlog.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import BinlogPosition, Flavor, SourceTransaction
+from binlake.pump_service.feeder.parts import ReadUpTo
 
 _GTID = re.compile(r"(?:[0-9a-f-]{36}(?::[a-z_]\w*)?:\d+|\d+-\d+-\d+)(?:/ddl)?")
 
 
 class CannotCombineSnapshots(Transient):
     """What was read in several snapshots cannot be combined into one state: the load starts again."""
-
-
-class ReadUpTo(Protocol):
-    """How far a log has been read: up to the end of a transaction, and up to an event (`SourceLog`)."""
-
-    @property
-    def position(self) -> BinlogPosition:
-        """The end of the last transaction."""
-
-    @property
-    def received_position(self) -> tuple[str, int]:
-        """File and offset up to which events have arrived."""
 
 
 class SnapshotBoundary:

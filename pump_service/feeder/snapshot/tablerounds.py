@@ -27,10 +27,9 @@ from binlake.mysqlbinlog.tablerows.link import Link, Name
 from binlake.mysqlbinlog.tablerows.ranges import KeyRanges
 from binlake.pump_service.feeder.catalog import Catalog
 from binlake.pump_service.feeder.collations import require_target_collations
-from binlake.pump_service.feeder.parts import Parts
+from binlake.pump_service.feeder.parts import Parts, ReadUpTo
 from binlake.pump_service.feeder.publisher import Stopped
 from binlake.pump_service.feeder.snapshot.addedtables import AddedTables
-from binlake.pump_service.feeder.snapshot.boundary import ReadUpTo
 from binlake.pump_service.feeder.snapshot.catchup import find_exchanged_table
 from binlake.pump_service.feeder.snapshot.loadrequests import list_requests
 from binlake.pump_service.feeder.snapshot.oneserver import OneServer
