@@ -7,7 +7,9 @@ do not check).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +24,7 @@ from binlake.lake.dataset import open_dataset
 from binlake.lake.lock import build_commit_properties
 from binlake.lake.opentable import load_table, open_once
 from binlake.lake.store import build_delta_options, choose_hooks
+from binlake.mirror.presentkeys import has_key
 from binlake.mirror.rows import Reshaper, build_image_rows
 from binlake.rows.schema import TableDef
 from binlake.statements.literal import quote_name
@@ -30,6 +33,8 @@ APP = "binlake-mirror"
 UPTO = "binlake.upto"
 BASE = "binlake.base"
 """In a commit: the mirror has rows of a full load only, each of which was added once."""
+ADDED = "binlake.added"
+"""In a commit: it only adds rows, with keys that no row had."""
 COMPACT_EVERY = 64
 
 Batches = Iterable[pa.RecordBatch]
@@ -80,7 +85,7 @@ class Replica:
         """True when rows were merged up to exactly `upto`, not only a DDL applied."""
         table = self._open()
         history = [] if table is None else table.history()
-        return any((c.get("operation") == "MERGE" or BASE in c) and int(c.get(UPTO, -1)) == upto for c in history)
+        return any(_adds_rows(commit) and int(commit.get(UPTO, -1)) == upto for commit in history)
 
     def has_base_only(self) -> bool:
         """True when the mirror is empty, or has only rows that `append_base` has added since it was."""
@@ -112,7 +117,7 @@ class Replica:
                 self._require(),
                 pa.RecordBatchReader.from_batches(build_schema(table), read_rows()),
                 mode="append",
-                commit_properties=_build_commit_properties(upto, is_base=True),
+                commit_properties=_build_commit_properties(upto, of={BASE: "true"}),
                 post_commithook_properties=choose_hooks(self._path, self._require().version()),
             )
         except DeltaError as error:
@@ -186,10 +191,26 @@ class Replica:
     def merge_keyed(self, table: TableDef, net: pa.Table, upto: int | None) -> None:
         """Apply net changes of keyed rows. `upto` None: more changes of this part follow, so the position stays.
 
-        A row with a newer `_commit_ts` is kept, so an old window can never restore an old row (R-32).
+        A row with a newer `_commit_ts` is kept, so an old window can never restore an old row (R-32). Where no key has
+        a row yet, rows are only added: a MERGE would read all columns of the mirror, and hold each file until it finds
+        a key in it.
         """
         rows, deleted = _build_rows(table, net)
-        self._merge(rows.append_column("_deleted", deleted), upto)
+        added = rows.filter(pc.invert(deleted))
+        if added.num_rows and not has_key(self._require(), rows.column(Mirror.ROWKEY)):
+            self._append(added, upto)
+        else:
+            self._merge(rows.append_column("_deleted", deleted), upto)
+
+    def _append(self, rows: pa.Table, upto: int | None) -> None:
+        write_deltalake(
+            self._require(),
+            rows,
+            mode="append",
+            commit_properties=_build_commit_properties(upto, of={ADDED: "true"}),
+            post_commithook_properties=choose_hooks(self._path, self._require().version()),
+        )
+        self._table = None
 
     def merge_keyless(self, table: TableDef, net: pa.Table, upto: int) -> None:
         """Apply net copies of equal rows in one commit. It must not run twice; only the position prevents that."""
@@ -287,8 +308,11 @@ def _build_rows(table: TableDef, net: pa.Table) -> tuple[pa.Table, pa.Array]:
     return build_image_rows(table, images, net.column(Change.LAST_COMMIT_TS).combine_chunks()), deleted
 
 
-def _build_commit_properties(upto: int | None, *, is_base: bool = False) -> CommitProperties:
+def _adds_rows(commit: Mapping[str, Any]) -> bool:
+    return commit.get("operation") == "MERGE" or BASE in commit or ADDED in commit
+
+
+def _build_commit_properties(upto: int | None, of: Mapping[str, str] = MappingProxyType({})) -> CommitProperties:
     if upto is None:
         return build_commit_properties({})
-    base = {BASE: "true"} if is_base else {}
-    return build_commit_properties({UPTO: str(upto), **base}, [Transaction(APP, upto)])
+    return build_commit_properties({UPTO: str(upto), **of}, [Transaction(APP, upto)])

@@ -122,6 +122,45 @@ class Catalog:
         self._followers[source].invalidate_tracker()
         return changes
 
+    def renew_tables(
+        self, source: str, databases: Sequence[DatabaseDescription], tables: Collection[Name]
+    ) -> list[DefinitionChange]:
+        """Drop those of `tables` that are known, and create those that `databases`, all that the source has, describe.
+
+        Raises SchemaError; then nothing has changed.
+        """
+        names, writer = self._sources[source], self._writer
+        restore, restore_keys = writer.save_state(), self._keys[source].save_state()
+        try:
+            known = [found for name in sorted(tables) if (found := writer.find_table(names, *name)) is not None]
+            changes = [writer.drop_table(names, table) for table in known]
+            for database in databases:
+                if names.leaves_out(database.name, ""):
+                    continue
+                if writer.find_database(names, database.name) is None:
+                    changes.append(writer.create_database(names, database))
+                described = [table for table in database.tables if (table.db, table.name) in tables]
+                changes += [writer.create_table(names, table) for table in described]
+            everything = [table for database in databases for table in database.tables]
+            changes += self._keys[source].adopt(writer, everything, is_first=False)
+        except BaseException:
+            restore()
+            restore_keys()
+            raise
+        self._guards.pop(source, None)
+        self._followers[source].invalidate_tracker()
+        return changes
+
+    def find_by_id(self, source: str, table_id: int) -> tuple[Name, TableDef] | None:
+        """The table with this id, or that PARTITION BY has made of it, and its name at the source; None if there is
+        none any more."""
+        table = self.state.find_table(table_id)
+        if table is None:
+            return None
+        home = self._writer.find_database_of(table)
+        owner, db = self._writer.owners[fold_name(home.name)]
+        return ((db, table.name), table) if owner == source else None
+
     def follow(self, source: str, statement: LoggedStatement) -> list[DefinitionChange]:
         """The changes that `statement` makes, in order; none if it changes no definition.
 

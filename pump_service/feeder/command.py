@@ -20,7 +20,8 @@ from binlake.pump_service.feeder.checks.report import has_failures, print_report
 from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.removed import describe_removed
 from binlake.pump_service.feeder.service import STATUS_PATH, Feeder
-from binlake.pump_service.feeder.settings import FeederFile, read_settings
+from binlake.pump_service.feeder.settings import FeederFile, SourceFile, read_settings
+from binlake.pump_service.feeder.snapshot.loadrequests import add_request
 from binlake.pump_service.feeder.snapshot.loadstate import read_load_record
 from binlake.pump_service.feeder.snapshot.pausing import set_paused
 from binlake.pump_service.feeder.status import describe_position
@@ -43,11 +44,12 @@ class FeederCommand:
         "binlake feeder check --config /etc/binlake/feeder.toml --output json",
         "binlake feeder pause-load --config /etc/binlake/feeder.toml --source shard-1",
         "binlake feeder resume-load --config /etc/binlake/feeder.toml --source shard-1",
+        "binlake feeder load-table --config /etc/binlake/feeder.toml --source shard-1 --table shop.orders",
     )
     help = "read MySQL and MariaDB servers and send their transactions to the pumps"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The actions `run`, `check`, `status`, `pause-load` and `resume-load`."""
+        """The actions `run`, `check`, `status`, `pause-load`, `resume-load` and `load-table`."""
         actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
         run = actions.add_parser("run", help="run until a signal ends it")
         status = actions.add_parser("status", help="show each source: its server, file, position, GTIDs and lag")
@@ -56,11 +58,21 @@ class FeederCommand:
         )
         pause = actions.add_parser("pause-load", help="a full load reads nothing more until it is resumed")
         resume = actions.add_parser("resume-load", help="let a full load that was paused continue")
-        for subparser in (pause, resume):
+        load = actions.add_parser(
+            "load-table", help="drop tables downstream, and load them again while the log is read"
+        )
+        load.add_argument(
+            "--table",
+            required=True,
+            action="append",
+            metavar="DB.T",
+            help="a table of the source; repeatable",
+        )
+        for subparser in (pause, resume, load):
             subparser.add_argument("--source", required=True, metavar="NAME", help="the source whose load it is")
         for subparser in (status, check):
             add_output(subparser)
-        for subparser in (run, status, check, pause, resume):
+        for subparser in (run, status, check, pause, resume, load):
             subparser.add_argument(
                 "--config", type=Path, default=Path("feeder.toml"), metavar="FILE", help="feeder.toml"
             )
@@ -77,6 +89,8 @@ class FeederCommand:
             return show_status(settings, args.output)
         if args.action in ("pause-load", "resume-load"):
             return _set_paused(settings, args.source, paused=args.action == "pause-load")
+        if args.action == "load-table":
+            return _ask_to_load(settings, args.source, args.table)
         feeder = Feeder(settings)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: feeder.stop())
@@ -93,10 +107,31 @@ def _check(settings: FeederFile, output: str) -> int:
     return 1 if has_failures(report) else 0
 
 
+def _require_source(settings: FeederFile, name: str) -> SourceFile:
+    sources = {source.name: source for source in settings.source}
+    if name not in sources:
+        raise ConfigError("feeder.toml has no such source", where={"source": name}, hint=f"one of {', '.join(sources)}")
+    return sources[name]
+
+
+def _ask_to_load(settings: FeederFile, source: str, tables: list[str]) -> int:
+    known = _require_source(settings, source)
+    names = [(db, table) for db, _, table in (text.partition(".") for text in tables)]
+    for text, (db, table) in zip(tables, names, strict=True):
+        if not db or not table:
+            raise ConfigError("a table is named by its database and its name", where={"table": text}, hint="DB.TABLE")
+        if known.ignores(db, table):
+            raise ConfigError(
+                "the source leaves this table out", where={"table": text},
+                hint="remove it from ignore-tables in feeder.toml and start the feeder again: then it is loaded",
+            )  # fmt: skip
+    add_request(settings.data_dir, source, names)
+    print(f"{source}: the feeder will load {', '.join(tables)}; follow it with `binlake feeder status`")
+    return 0
+
+
 def _set_paused(settings: FeederFile, source: str, *, paused: bool) -> int:
-    names = [known.name for known in settings.source]
-    if source not in names:
-        raise ConfigError("feeder.toml has no such source", where={"source": source}, hint=f"one of {', '.join(names)}")
+    _require_source(settings, source)
     is_new = set_paused(settings.data_dir, source, paused=paused)
     state = "paused" if paused else "not paused"
     print(f"{source}: its full load is {state}" + ("" if is_new else ", as before"))

@@ -53,8 +53,11 @@ class ForeignKeys:
 
         return restore
 
-    def adopt(self, writer: JobWriter, tables: Iterable[TableDescription]) -> list[DefinitionChange]:
-        """Take over the keys of `tables`, all that the source has."""
+    def adopt(
+        self, writer: JobWriter, tables: Iterable[TableDescription], *, is_first: bool = True
+    ) -> list[DefinitionChange]:
+        """Take over the keys of `tables`, all that the source has. `is_first`: no statement has been followed yet, so
+        no text of a followed table names a parent that has another name now."""
         before = self._to_json()
         left_out = [table for table in tables if self._names.leaves_out(table.db, table.name)]
         self._keys = {
@@ -62,7 +65,8 @@ class ForeignKeys:
             for table in left_out
             if "REFERENCES" in table.create and (keys := _read_keys((table.db, table.name), tokenize(table.create)))
         }
-        self._altered, self._renamed = frozenset(), ()
+        if is_first:
+            self._altered, self._renamed = frozenset(), ()
         return self._record(writer, before, "/* foreign keys of tables that are left out */")
 
     def follow(

@@ -12,7 +12,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Protocol, TypeVar
 
@@ -129,11 +129,17 @@ class SourcePublisher:
         self.blocked: dict[str, str] = {}
         self.retries: Counter[str] = Counter()
 
-    def publish(self, source: str, transactions: Sequence[Outgoing], end: BinlogPosition) -> int:
-        """Publish `transactions` in their order; reading resumes at `end`. Returns the last commit_ts."""
+    def publish(
+        self,
+        source: str,
+        transactions: Sequence[Outgoing],
+        end: BinlogPosition | None,
+        facts: Mapping[str, str] | None = None,
+    ) -> int:
+        """`prewrite` and `commit` `transactions` in their order. Returns the last commit_ts."""
         uncommitted = UncommittedBatches(source)
         self.prewrite(uncommitted, transactions)
-        return self.commit(uncommitted, end)
+        return self.commit(uncommitted, end, facts)
 
     def prewrite(
         self, uncommitted: UncommittedBatches, transactions: Sequence[Outgoing], counts: Sequence[int] = ()
@@ -175,19 +181,23 @@ class SourcePublisher:
     def commit(
         self,
         uncommitted: UncommittedBatches,
-        end: BinlogPosition,
+        end: BinlogPosition | None,
         facts: Mapping[str, str] | None = None,
         *,
         is_load: bool = False,
         chunks: Sequence[LoadedChunk] = (),
     ) -> int:
-        """Commit all of `uncommitted` in order, together with `facts`; returns the last commit_ts. `is_load`: these are
-        all open chunks of a full load; `chunks`: what is recorded of it besides."""
+        """Commit all of `uncommitted` in order, together with `facts`; returns the last commit_ts. Reading resumes at
+        `end`; None: where it would have before. `is_load`: these are all open chunks of a full load; `chunks`: what is
+        recorded of it besides."""
         firsts, finished = self._assign_commit_ts(uncommitted)
         jobs = [job(start_ts, finished) for start_ts, job in uncommitted.jobs]
         if self._fenced:
             raise Stopped
-        reached = ReadPosition(end, *_read_tail(uncommitted.batches[-1].keys[-1]), finished - 1)
+        if end is None:
+            reached = replace(self._journal.read_positions()[uncommitted.source], commit_ts=finished - 1)
+        else:
+            reached = ReadPosition(end, *_read_tail(uncommitted.batches[-1].keys[-1]), finished - 1)
         self._journal.commit(
             firsts,
             {uncommitted.source: reached},

@@ -29,6 +29,7 @@ from binlake.pump_service.feeder.connection import open_log
 from binlake.pump_service.feeder.firststart import start_at_log
 from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.metrics import render_metrics_page
+from binlake.pump_service.feeder.parts import Log, Parts
 from binlake.pump_service.feeder.publisher import SourcePublisher, Stopped
 from binlake.pump_service.feeder.registration import HEARTBEAT_S, Registration
 from binlake.pump_service.feeder.removed import FLAVOR, describe_removed, list_known_sources, roll_back_removed_loads
@@ -38,6 +39,8 @@ from binlake.pump_service.feeder.snapshot.loading import SnapshotLoader, needs_l
 from binlake.pump_service.feeder.snapshot.loadstate import read_load_record
 from binlake.pump_service.feeder.snapshot.pausing import read_paused
 from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
+from binlake.pump_service.feeder.snapshot.selection import FollowedTables, Selection
+from binlake.pump_service.feeder.snapshot.tablerounds import TableRounds
 from binlake.pump_service.feeder.startposition import SERVER_FACT
 from binlake.pump_service.feeder.status import (
     JournalHistory,
@@ -46,7 +49,7 @@ from binlake.pump_service.feeder.status import (
     find_unread_sources,
 )
 from binlake.pump_service.feeder.tracker import ScratchServer
-from binlake.pump_service.feeder.worker import Log, Parts, Worker
+from binlake.pump_service.feeder.worker import Worker
 from binlake.pump_service.probes import Probes, find_no_reason
 from binlake.pump_service.statusport.server import StatusServer
 from binlake.rpc import Tls
@@ -152,14 +155,15 @@ class Feeder:
         }
         for scratch in trackers.values():
             stack.callback(scratch.close)
+        followed = {source.name: FollowedTables(source, Selection.read(journal, source)) for source in settings.source}
         names = [
-            SourceNames(source.name, flavors[source.name], source.derive_database_name, source.ignores)
+            SourceNames(source.name, flavors[source.name], source.derive_database_name, followed[source.name].ignores)
             for source in settings.source
         ]
         catalog = Catalog(names, trackers, journal.read_jobs()[::-1])
         parts = Parts(journal, publisher, catalog, self._stopped, catalog.version)
         for source in settings.source:
-            self.workers.append(self._build_worker(source, parts, catalog))
+            self.workers.append(self._build_worker(followed[source.name], parts, catalog))
         for worker in self.workers:
             worker.start()
 
@@ -173,9 +177,13 @@ class Feeder:
             journal.set_facts({fact: known})
         return Flavor(known)
 
-    def _build_worker(self, source: SourceFile, parts: Parts, catalog: Catalog) -> Worker:
+    def _build_worker(self, followed: FollowedTables, parts: Parts, catalog: Catalog) -> Worker:
+        source = followed.present.source
         begin = self._build_begin(source, parts, catalog)
-        return Worker(source, parts, begin, self._on_end, functools.partial(self._find_load_trouble, source.name))
+        watch = functools.partial(self._watch_load, source.name)
+        loads = TableRounds(followed, parts, catalog, self._settings.data_dir, watch, self._settings.target_families)
+        find_trouble = functools.partial(self._find_load_trouble, source.name)
+        return Worker(source, parts, begin, self._on_end, find_trouble, loads)
 
     def _build_begin(self, source: SourceFile, parts: Parts, catalog: Catalog) -> Callable[[], Log]:
         def begin() -> Log:

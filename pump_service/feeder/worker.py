@@ -10,77 +10,27 @@ import functools
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Protocol
 
 import structlog
 
 from binlake.errors import BinlakeError, SchemaError, SharedFailure, SourceUnavailable
 from binlake.mysqlbinlog.definitions.changes import DefinitionChange
-from binlake.mysqlbinlog.model import BinlogPosition, LoggedStatement, SourceTransaction, TableMap
+from binlake.mysqlbinlog.model import BinlogPosition, LoggedStatement, SourceTransaction
 from binlake.mysqlbinlog.rowimage import encode_transactions
 from binlake.mysqlbinlog.rowimage.transactions import Guard
-from binlake.pump_service.feeder.journal import FeederJournal, ReadPosition
-from binlake.pump_service.feeder.publisher import Outgoing, PublishedDdl, SourcePublisher, Stopped
+from binlake.pump_service.feeder.journal import ReadPosition
+from binlake.pump_service.feeder.parts import LoadsBesideLog, Log, Parts
+from binlake.pump_service.feeder.publisher import Outgoing, PublishedDdl, Stopped
 from binlake.pump_service.feeder.settings import SourceFile
-from binlake.rows.schema import TableDef
 
 log = structlog.get_logger()
 
 _AHEAD = 2  # batches that are read ahead
 _IDLE_S = 0.5
 _RETRY_S = 0.5  # before the tracker is tried again
-
-
-class Log(Protocol):
-    """The log of a source (`SourceLog`)."""
-
-    trouble: str
-    heard: float
-    server: tuple[str, int]
-    connections: int
-    logs_cascades: bool
-
-    def read(self, max_transactions: int, max_bytes: int, wait_s: float) -> list[SourceTransaction]:
-        """The next transactions; empty if none came in time or it was closed. Raises Permanent."""
-
-    def close(self) -> None:
-        """Stop reading; from any thread."""
-
-    def end(self) -> None:
-        """Close the connection; called by the reading thread."""
-
-
-class SourceDefinitions(Protocol):
-    """The catalog (`Catalog`)."""
-
-    lock: threading.RLock
-
-    @property
-    def version(self) -> int:
-        """The SchemaVersion after the last change."""
-
-    def find_definition(self, source: str, event: TableMap) -> TableDef | None:
-        """The definition with which rows are decoded; None if the table is excluded."""
-
-    def build_cascade_guard(self, source: str) -> Guard | None:
-        """The guard against rows that foreign keys change without logging."""
-
-    def follow_all(self, source: str, statements: Iterable[LoggedStatement]) -> list[DefinitionChange]:
-        """The changes that these statements make: all or none. Raises SourceUnavailable if the tracker is down."""
-
-
-@dataclass
-class Parts:
-    """What the workers of a feeder share. `version`: the SchemaVersion of the last published DDL."""
-
-    journal: FeederJournal
-    publisher: SourcePublisher
-    catalog: SourceDefinitions
-    stopped: threading.Event
-    version: int
 
 
 @dataclass(frozen=True)
@@ -96,10 +46,19 @@ class Counts:
     last_ms: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What was read of the log, and how far: see `ReadUpTo`."""
+
+    transactions: list[SourceTransaction]
+    position: BinlogPosition
+    received_position: tuple[str, int] = ("", 0)
+
+
 class Worker:
     """One source. `begin`: returns the log at the source's position, after a first load if needed; `ended`: called
     once, from the worker's thread, with the reason it ended: None = it was asked to stop; `begin_trouble`: what `begin`
-    waits for, "" = nothing."""
+    waits for, "" = nothing; `loads`: None = no table is loaded beside the log."""
 
     def __init__(
         self,
@@ -108,14 +67,16 @@ class Worker:
         begin: Callable[[], Log],
         ended: Callable[[BaseException | None], None],
         begin_trouble: Callable[[], str] = lambda: "",
+        loads: LoadsBesideLog | None = None,
     ) -> None:
         self.source = source
+        self._loads = loads
         self._parts = parts
         self._begin = begin
         self._ended = ended
         self._begin_trouble = begin_trouble
         self._log: Log | None = None
-        self._ready: queue.Queue[list[SourceTransaction] | BaseException] = queue.Queue(_AHEAD)
+        self._ready: queue.Queue[_Read | BaseException] = queue.Queue(_AHEAD)
         self._is_over = threading.Event()
         self._oldest_ms = 0
         self._began = time.monotonic()
@@ -143,7 +104,8 @@ class Worker:
         """Why this source makes no progress, for people; "" = no problem."""
         blocked = self._parts.publisher.blocked.get(self.source.name, "")
         own = self._begin_trouble() if self._log is None else self._log.trouble
-        return self.failure or blocked or self.tracker_trouble or own
+        of_loads = self._loads.trouble if self._loads is not None else ""
+        return self.failure or blocked or self.tracker_trouble or own or of_loads
 
     @property
     def connections(self) -> int:
@@ -201,31 +163,50 @@ class Worker:
         )
         reader.start()
         try:
+            if self._loads is not None:
+                self._loads.start()
             while not self._parts.stopped.is_set():
+                self._advance_loads()
                 try:
-                    batch = self._ready.get(timeout=_IDLE_S)
+                    read = self._ready.get(timeout=self._compute_wait_s())
                 except queue.Empty:
                     continue
-                if isinstance(batch, BaseException):
-                    raise batch
-                self._publish(batch)
+                if isinstance(read, BaseException):
+                    raise read
+                self._publish(read)
         finally:
+            if self._loads is not None:
+                self._loads.end()
             self._is_over.set()
             source_log.close()
             reader.join()
+
+    def _compute_wait_s(self) -> float:
+        return _IDLE_S if self._loads is None else self._loads.compute_wait_s(_IDLE_S)
+
+    def _advance_loads(self) -> None:
+        """Begin a round of loads beside the log, if it is published up to now; it ends at once if nothing follows."""
+        if self._loads is not None and self._ready.empty():
+            self._loads.step()
+            if self._loads.is_open:
+                published = self._parts.journal.read_positions()[self.source.name].position
+                self._loads.finish_if_reached(_Read([], published))
 
     def _read_all(self, source_log: Log) -> None:
         try:
             while not self._is_ending:
                 batch = source_log.read(self.source.max_transactions, self.source.max_bytes, _IDLE_S)
-                if batch and not self._hand_over(batch):
+                is_awaited = self._loads is not None and self._loads.is_open
+                if (batch or is_awaited) and not self._hand_over(
+                    _Read(batch, source_log.position, source_log.received_position)
+                ):
                     break
         except BaseException as error:  # noqa: BLE001 - carried to the thread that publishes, which raises it
             self._hand_over(error)
         finally:
             source_log.end()
 
-    def _hand_over(self, item: list[SourceTransaction] | BaseException) -> bool:
+    def _hand_over(self, item: _Read | BaseException) -> bool:
         while not self._is_ending:
             try:
                 self._ready.put(item, timeout=_IDLE_S)
@@ -234,33 +215,36 @@ class Worker:
             return True
         return False
 
-    def _publish(self, batch: Sequence[SourceTransaction]) -> None:
-        for group in _split_at_statements(batch):
+    def _publish(self, read: _Read) -> None:
+        for group in _split_at_statements(read.transactions):
             self._oldest_ms = group[0].time_ms
-            if group[0].statement is not None:
-                self._publish_statement(group[0], group[0].statement)
-            else:
-                self._publish_rows(group)
-            counts = self.counts
-            self.counts = replace(
-                counts,
-                log_bytes=counts.log_bytes + sum(transaction.size for transaction in group),
-                last_ms=group[-1].time_ms,
-            )
+            before = self._loads.count_before_round(group) if self._loads is not None else len(group)
+            self._publish_group(group[:before])
+            if before < len(group) and self._loads is not None:
+                self._loads.finish()
+                self._publish_group(group[before:])
+        if self._loads is not None and self._loads.is_open:
+            self._loads.finish_if_reached(read)
         self._oldest_ms = 0
+
+    def _publish_group(self, group: Sequence[SourceTransaction]) -> None:
+        if not group:
+            return
+        if group[0].statement is not None:
+            self._publish_statement(group[0], group[0].statement)
+        else:
+            self._publish_rows(group)
+        counts = self.counts
+        self.counts = replace(
+            counts,
+            log_bytes=counts.log_bytes + sum(transaction.size for transaction in group),
+            last_ms=group[-1].time_ms,
+        )
 
     def _publish_rows(self, group: Sequence[SourceTransaction]) -> None:
         parts, name = self._parts, self.source.name
-        definition_of = functools.partial(parts.catalog.find_definition, name)
         rows: list[int] = []
-        values = encode_transactions(
-            [transaction.changes for transaction in group],
-            definition_of,
-            parts.version,
-            rows.append,
-            self._guard(),
-            self.source.invalid_text,
-        )
+        values = self._encode(group, rows.append)
         outgoing = [
             Outgoing(transaction.id, transaction.time_ms, value)
             for transaction, value in zip(group, values, strict=True)
@@ -275,6 +259,18 @@ class Worker:
             counts, transactions=counts.transactions + len(outgoing), left_out=counts.left_out + left_out,
             rows=counts.rows + sum(rows), batches=counts.batches + bool(outgoing),
         )  # fmt: skip
+
+    def _encode(self, group: Sequence[SourceTransaction], on_rows: Callable[[int], None]) -> list[bytes]:
+        if self._loads is not None and self._loads.is_active:
+            return self._loads.encode(group, self._guard(), on_rows)
+        return encode_transactions(
+            [transaction.changes for transaction in group],
+            functools.partial(self._parts.catalog.find_definition, self.source.name),
+            self._parts.version,
+            on_rows,
+            self._guard(),
+            self.source.invalid_text,
+        )
 
     def _guard(self) -> Guard | None:
         logged = self.source.unlogged_cascades == "none" or (self._log is not None and self._log.logs_cascades)
@@ -300,6 +296,7 @@ class Worker:
         parts = self._parts
         with parts.catalog.lock:
             changes = self._follow(transaction, statements)
+            facts = self._loads.follow_statements(statements) if self._loads is not None else {}
             if changes:
                 outgoing = [
                     Outgoing(
@@ -308,7 +305,7 @@ class Worker:
                     )
                     for change in changes
                 ]  # fmt: skip
-                commit_ts = self._publish_or_end_feeder(outgoing, transaction.end)
+                commit_ts = self._publish_or_end_feeder(outgoing, transaction.end, facts)
                 for change in changes:
                     log.info("feeder_ddl", source=self.source.name, query=change.query, commit_ts=str(commit_ts))
             else:
@@ -316,10 +313,12 @@ class Worker:
             parts.version = parts.catalog.version
         return changes
 
-    def _publish_or_end_feeder(self, outgoing: Sequence[Outgoing], end: BinlogPosition) -> int:
+    def _publish_or_end_feeder(
+        self, outgoing: Sequence[Outgoing], end: BinlogPosition, facts: Mapping[str, str]
+    ) -> int:
         """The last commit_ts. Raises SharedFailure on errors: the catalog, which all share, already has the change."""
         try:
-            return self._parts.publisher.publish(self.source.name, outgoing, end)
+            return self._parts.publisher.publish(self.source.name, outgoing, end, facts)
         except BinlakeError as error:
             raise SharedFailure(error.message, hint=error.hint, where=error.where) from error
 

@@ -8,7 +8,6 @@ states. A new snapshot is read only when the log was read up to it: then all row
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -18,54 +17,35 @@ import structlog
 from pymysql import err
 
 from binlake.dialect.classify import DdlKind, read_name
-from binlake.errors import BinlakeError, Permanent, SchemaError, SourceUnavailable, Transient
+from binlake.errors import BinlakeError, Permanent, SourceUnavailable, Transient
 from binlake.mysqlbinlog.definitions.statements import SingleStatement, split_ddl
-from binlake.mysqlbinlog.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import (
     BinlogPosition,
     Flavor,
     LoggedStatement,
-    RowKind,
-    RowsEvent,
     SourceTransaction,
-    TableMap,
 )
-from binlake.mysqlbinlog.rowimage import encode_transactions
-from binlake.mysqlbinlog.rowimage.shape import Shape, derive_shape
 from binlake.mysqlbinlog.rowimage.transactions import Guard
-from binlake.mysqlbinlog.tablerows.chunks import cut_column
 from binlake.mysqlbinlog.tablerows.link import Link, Name
 from binlake.pump_service.feeder.catalog import Catalog
-from binlake.pump_service.feeder.connection import SourceLog, open_log
+from binlake.pump_service.feeder.connection import open_log
 from binlake.pump_service.feeder.logerrors import build_missing_transactions_error
 from binlake.pump_service.feeder.publisher import Outgoing, Stopped
 from binlake.pump_service.feeder.server import read_logs_cascades
 from binlake.pump_service.feeder.settings import SourceFile
-from binlake.pump_service.feeder.snapshot.changefilter import (
-    IsRead,
-    PartlyReadTable,
-    filter_read_rows,
-    iterate_changed_keys,
-)
-from binlake.pump_service.feeder.snapshot.keysnapshots import KeySnapshots
+from binlake.pump_service.feeder.snapshot.boundary import CannotCombineSnapshots, SnapshotBoundary
 from binlake.pump_service.feeder.snapshot.loadstate import SnapshotPosition
 from binlake.pump_service.feeder.snapshot.reading import SnapshotChanged
+from binlake.pump_service.feeder.snapshot.readrows import ReadRows
 from binlake.pump_service.feeder.snapshot.tableload import TableLoad
 from binlake.pump_service.feeder.startposition import ServerIdentity, find_start
-from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
-from binlake.wire import binlog_pb2 as pb
 
 log = structlog.get_logger()
 
 _IDLE_S = 0.5
-_GTID = re.compile(r"(?:[0-9a-f-]{36}(?::[a-z_]\w*)?:\d+|\d+-\d+-\d+)(?:/ddl)?")
 _KEEPS_ROWS = frozenset({DdlKind.CREATE_DATABASE, DdlKind.ALTER_DATABASE, DdlKind.OTHER})
 """DDL that does not change the rows of any table; OTHER: a trigger of an online-DDL tool."""
-
-
-class CannotCombineSnapshots(Transient):
-    """What was read in several snapshots cannot be combined into one state: the load starts again."""
 
 
 def check_next_snapshot(
@@ -92,7 +72,7 @@ def check_next_snapshot(
             find_start(link, flavor, snapshot.position, identity, snapshot.server)
         except (Permanent, ValueError) as error:
             raise CannotCombineSnapshots(f"the log of an earlier snapshot cannot be read: {error}") from error
-        if _SnapshotBoundary(flavor, current.position).is_at_or_after(snapshot.position):
+        if SnapshotBoundary(flavor, current.position).is_at_or_after(snapshot.position):
             continue
         if snapshot.server == current.server:
             raise CannotCombineSnapshots("since rows were read, the server's log was reset or the server was restored")
@@ -127,12 +107,11 @@ class CatchUp:
         self._snapshots, self._catalog, self._stopped = snapshots, catalog, stopped
         self._link, self._report = link, report
         self._boundaries = [
-            _SnapshotBoundary(flavor, position)
+            SnapshotBoundary(flavor, position)
             for position in (*(snapshot.position for snapshot in snapshots), *([end] if end else ()))
         ]
         self._maybe_moved = {fold_pair(name) for name in maybe_moved}
-        self._stored = {fold_pair(name): (name, table.ranges.store()) for name, table in tables.items()}
-        self._keys: dict[int, KeySnapshots] = {}
+        self._rows = ReadRows(source, catalog, tables)
 
     def read(self) -> Iterator[tuple[int, list[Outgoing]]]:
         """(number of the snapshot that they follow, transactions) up to the position of the last snapshot.
@@ -186,44 +165,19 @@ class CatchUp:
 
     def _check_statement(self, snapshot: int, statement: LoggedStatement) -> None:
         for single in split_ddl(statement, self._flavor):
-            other = single.to or _find_exchanged_table(single)
+            other = single.to or find_exchanged_table(single)
             if single.kind in _KEEPS_ROWS or (self._is_last(snapshot) and other is None):
                 continue
             named = [fold_pair(name) for name in ((single.db, single.table), other) if name is not None]
-            for key, (name, _) in self._stored.items():
+            for key, name in self._rows.names.items():
                 is_named = key in named or (not single.table and key[0] == named[0][0])
                 if self._is_last(snapshot):
                     is_named &= key in self._maybe_moved
-                if is_named and self._read_until(key, snapshot):
+                if is_named and self._rows.list_read_until(key, snapshot):
                     raise SnapshotChanged(name)
 
-    def _read_until(self, key: tuple[str, str], snapshot: int) -> list[int]:
-        """The snapshots up to `snapshot` in which ranges of a table were read, one entry for each range."""
-        _, ranges = self._stored.get(key, (None, []))
-        return [number for _, _, number in ranges if 0 <= number <= snapshot]
-
     def _encode(self, snapshot: int, transactions: Sequence[SourceTransaction], link: Link) -> list[Outgoing]:
-        parts: dict[int, PartlyReadTable] = {}
-
-        def find_definition(event: TableMap) -> TableDef | None:
-            key = fold_pair((event.db, event.table))
-            read = self._read_until(key, snapshot)
-            if not read:
-                return None
-            table = self._catalog.find_definition(self._source.name, event)
-            if table is not None and len(read) < len(self._stored[key][1]):
-                parts[table.id] = self._build_partly_read_table(link, table, key)
-            return table
-
-        values = encode_transactions(
-            [transaction.changes for transaction in transactions],
-            find_definition,
-            self._catalog.version,
-            guard=self._build_guard(link),
-            invalid_text=self._source.invalid_text,
-        )
-        if parts:
-            values = self._filter_values(values, parts, snapshot)
+        values = self._rows.encode(transactions, snapshot, link, self._catalog.version, self._build_guard(link))
         return [
             Outgoing(transaction.id, transaction.time_ms, value)
             for transaction, value in zip(transactions, values, strict=True)
@@ -232,45 +186,11 @@ class CatchUp:
 
     def _build_guard(self, link: Link) -> Guard | None:
         guard = self._catalog.build_cascade_guard(self._source.name)
-        if guard is None or self._source.unlogged_cascades == "none" or read_logs_cascades(link):
-            return None
-
-        # Also for tables that are not read yet: rows of another one, which was read, may depend on them.
-        return lambda event, shape: guard(event, shape or self._find_unread_shape(event))
-
-    def _find_unread_shape(self, event: RowsEvent) -> Shape | None:
-        """The shape of an UPDATE in a table that is not read; None if its definition has changed since."""
-        if event.kind in (RowKind.INSERT, RowKind.DELETE):
-            return None
-        try:
-            table = self._catalog.find_definition(self._source.name, event.table)
-            return None if table is None else derive_shape(event, table, self._source.invalid_text)
-        except SchemaError as error:
-            log.debug("unread_table_changed", table=f"{event.table.db}.{event.table.table}", reason=str(error))
-            return None
-
-    def _build_partly_read_table(self, link: Link, table: TableDef, key: tuple[str, str]) -> PartlyReadTable:
-        name, stored = self._stored[key]
-        column = cut_column(table)
-        assert column is not None, "a table without ranges is read at once"
-        if table.id not in self._keys:
-            self._keys[table.id] = KeySnapshots(link, name, column, stored)
-        return PartlyReadTable(table, column)
-
-    def _filter_values(
-        self, values: Sequence[bytes], parts: Mapping[int, PartlyReadTable], snapshot: int
-    ) -> list[bytes]:
-        parsed = [pb.PrewriteValue.FromString(value) if value else None for value in values]
-        keys: dict[int, set[str]] = {table_id: set() for table_id in parts}
-        for value in parsed:
-            for table_id, text in iterate_changed_keys(value, parts) if value is not None else ():
-                keys[table_id].add(text)
-        snapshots = {table_id: self._keys[table_id].find_snapshots(texts) for table_id, texts in keys.items()}
-        is_read: dict[int, IsRead] = {table_id: _is_read(of, snapshot) for table_id, of in snapshots.items()}
-        return [b"" if value is None else filter_read_rows(value, parts, is_read) for value in parsed]
+        is_needed = guard is not None and self._source.unlogged_cascades != "none" and not read_logs_cascades(link)
+        return guard if is_needed else None
 
 
-def _find_exchanged_table(single: SingleStatement) -> tuple[str, str] | None:
+def find_exchanged_table(single: SingleStatement) -> tuple[str, str] | None:
     """The table whose rows are exchanged with those of a partition."""
     pairs = enumerate(pairwise(single.tokens))
     at = next((n for n, (token, next_) in pairs if token.is_word("EXCHANGE") and next_.is_word("PARTITION")), None)
@@ -279,46 +199,3 @@ def _find_exchanged_table(single: SingleStatement) -> tuple[str, str] | None:
     table = next(n for n in range(at, len(single.tokens)) if single.tokens[n].is_word("TABLE"))
     name, _ = read_name(single.tokens, table + 1)
     return None if name is None else (name[0] or single.db, name[1])
-
-
-def _is_read(snapshots: Mapping[str, int], until: int) -> IsRead:
-    # -1: not read yet.
-    return lambda text: 0 <= snapshots[text] <= until
-
-
-class _SnapshotBoundary:
-    """The position of a snapshot, compared with transactions of the log."""
-
-    def __init__(self, flavor: Flavor, position: BinlogPosition) -> None:
-        self._flavor, self._position = flavor, position
-        self._done = parse_gtid_set(flavor, position.gtids) if position.gtids else None
-
-    def contains(self, transaction: SourceTransaction) -> bool:
-        """Whether the snapshot includes `transaction`."""
-        if self._done is None:
-            end = transaction.end
-            return _build_sort_key(end.file, end.offset) <= _build_sort_key(self._position.file, self._position.offset)
-        if not _GTID.fullmatch(transaction.id):
-            raise CannotCombineSnapshots(f"transaction {transaction.id} between two snapshots has no GTID")
-        return self._done.contains(transaction.id.removesuffix("/ddl"))
-
-    def is_at_or_after(self, other: BinlogPosition) -> bool:
-        """Whether this position is at or after `other`, of the same log."""
-        if self._done is not None:
-            return self._done.contains_set(parse_gtid_set(self._flavor, other.gtids))
-        at = _build_sort_key(self._position.file, self._position.offset)
-        return not other.gtids and at >= _build_sort_key(other.file, other.offset)
-
-    def is_reached(self, source_log: SourceLog) -> bool:
-        """Whether the log has been read up to here."""
-        at = source_log.position
-        if self._done is not None:
-            return parse_gtid_set(self._flavor, at.gtids).contains_set(self._done)
-        return max(
-            _build_sort_key(at.file, at.offset), _build_sort_key(*source_log.received_position)
-        ) >= _build_sort_key(self._position.file, self._position.offset)
-
-
-def _build_sort_key(file: str, offset: int) -> tuple[int, int]:
-    """The sort key of a position without GTIDs, among positions of one server."""
-    return int(file.rpartition(".")[2] or 0), offset

@@ -7,12 +7,13 @@ moved, it stays open: the log must be read first (`catchup`).
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.pump_service.feeder.journal import Batch
 from binlake.pump_service.feeder.publisher import Outgoing, SourcePublisher, UncommittedBatches
+from binlake.pump_service.feeder.snapshot.described import build_id_prefix
 from binlake.pump_service.feeder.snapshot.loadstate import LoadState
 from binlake.pump_service.feeder.snapshot.reading import Value
 
@@ -23,7 +24,7 @@ _FLUSH_S = 2.0
 
 
 @dataclass
-class _Chunk:
+class PrewrittenChunk:
     """A chunk being read: values still to be prewritten, batches of those that are; `end`: its last value."""
 
     values: list[Value] = field(default_factory=list)
@@ -33,19 +34,27 @@ class _Chunk:
     end: Value | None = None
 
 
-class ChunkWriter:
-    """Writes the chunks of one snapshot. `began_ms`: the time of its transactions."""
+class ChunkPrewriter:
+    """Prewrites the chunks of one snapshot. `began_ms`: the time of its transactions; `build_id`: gives the identity of
+    the next one; `finish`: called with the chunks of which the last value is prewritten."""
 
-    def __init__(self, publisher: SourcePublisher, source: str, load: LoadState, began_ms: int) -> None:
-        self._publisher, self._source, self._load, self._began_ms = publisher, source, load, began_ms
-        self._chunks: dict[tuple[Name, str], _Chunk] = {}
+    def __init__(
+        self,
+        publisher: SourcePublisher,
+        source: str,
+        began_ms: int,
+        build_id: Callable[[], str],
+        finish: Callable[[list[PrewrittenChunk]], None],
+    ) -> None:
+        self._publisher, self._source, self._began_ms = publisher, source, began_ms
+        self._build_id, self._finish = build_id, finish
+        self._chunks: dict[tuple[Name, str], PrewrittenChunk] = {}
         self._bytes = 0
-        self._number = 0
         self._due = time.monotonic() + _FLUSH_S
 
     def add(self, value: Value) -> None:
         """Add the next value; it is prewritten together with others."""
-        chunk = self._chunks.setdefault((value.name, value.chunk.low), _Chunk())
+        chunk = self._chunks.setdefault((value.name, value.chunk.low), PrewrittenChunk())
         if value.rows:
             chunk.values.append(value)
             chunk.rows += value.rows
@@ -64,7 +73,7 @@ class ChunkWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Prewrite the added values, and record the complete chunks."""
+        """Prewrite the added values, and finish the complete chunks."""
         self._due = time.monotonic() + _FLUSH_S
         with_values = [chunk for chunk in self._chunks.values() if chunk.values]
         outgoing = [
@@ -77,16 +86,33 @@ class ChunkWriter:
             chunk.values.clear()
         self._bytes = 0
         whole = {key: chunk for key, chunk in self._chunks.items() if chunk.end is not None}
-        for is_visible in (True, False):
-            if chunks := [chunk for chunk in whole.values() if self._is_final(chunk) == is_visible]:
-                self.record(chunks, is_visible=is_visible)
+        self._finish(list(whole.values()))
         for key in whole:
             del self._chunks[key]
 
-    def _is_final(self, chunk: _Chunk) -> bool:
+    def abandon(self) -> None:
+        """Roll back the incomplete chunks."""
+        for chunk in self._chunks.values():
+            self._publisher.abandon(UncommittedBatches(self._source, chunk.batches))
+
+
+class ChunkWriter(ChunkPrewriter):
+    """Writes the chunks of one snapshot of `load`, and records those that are complete."""
+
+    def __init__(self, publisher: SourcePublisher, source: str, load: LoadState, began_ms: int) -> None:
+        super().__init__(publisher, source, began_ms, self._build_next_id, self._record_whole)
+        self._load = load
+        self._number = 0
+
+    def _record_whole(self, whole: Sequence[PrewrittenChunk]) -> None:
+        for is_visible in (True, False):
+            if chunks := [chunk for chunk in whole if self._is_final(chunk) == is_visible]:
+                self.record(chunks, is_visible=is_visible)
+
+    def _is_final(self, chunk: PrewrittenChunk) -> bool:
         return self._load.has_one_position and chunk.end is not None and not chunk.end.may_have_moved
 
-    def record(self, chunks: Sequence[_Chunk], *, is_visible: bool) -> None:
+    def record(self, chunks: Sequence[PrewrittenChunk], *, is_visible: bool) -> None:
         """Record complete chunks, in one durable step, and commit them if they become visible."""
         finished = [
             self._load.finish_chunk(chunk.end, chunk.rows, chunk.batches, is_visible=is_visible, size=chunk.bytes)
@@ -100,14 +126,8 @@ class ChunkWriter:
         else:
             self._load.store_chunks(finished)
 
-    def abandon(self) -> None:
-        """Roll back the incomplete chunks."""
-        for chunk in self._chunks.values():
-            self._publisher.abandon(UncommittedBatches(self._source, chunk.batches))
-
-    def _build_id(self) -> str:
+    def _build_next_id(self) -> str:
         """The identity of the next transaction, distinct from those of the log and of other snapshots."""
         snapshots = self._load.snapshots
-        at = snapshots[-1]
         self._number += 1
-        return f"snapshot-{at.position.file}:{at.position.offset}-{len(snapshots) - 1}-{self._number}"
+        return f"{build_id_prefix(snapshots[-1].position)}-{len(snapshots) - 1}-{self._number}"

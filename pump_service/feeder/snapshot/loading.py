@@ -19,19 +19,20 @@ import structlog
 from pymysql import err
 
 from binlake.base.dialects import Dialect
-from binlake.errors import BinlakeError, Permanent, SourceUnavailable
-from binlake.mysqlbinlog.definitions.changes import DefinitionChange
+from binlake.errors import BinlakeError, Permanent
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
 from binlake.mysqlbinlog.model import BinlogPosition
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.pump_service.feeder.catalog import Catalog
 from binlake.pump_service.feeder.collations import require_target_collations
 from binlake.pump_service.feeder.journal import Batch, FeederJournal, ReadPosition
-from binlake.pump_service.feeder.publisher import Outgoing, PublishedDdl, SourcePublisher, Stopped, UncommittedBatches
+from binlake.pump_service.feeder.publisher import SourcePublisher, Stopped, UncommittedBatches
 from binlake.pump_service.feeder.server import derive_flavor, read_log_end
 from binlake.pump_service.feeder.settings import SourceFile
-from binlake.pump_service.feeder.snapshot.catchup import CannotCombineSnapshots, CatchUp, check_next_snapshot
+from binlake.pump_service.feeder.snapshot.boundary import CannotCombineSnapshots
+from binlake.pump_service.feeder.snapshot.catchup import CatchUp, check_next_snapshot
 from binlake.pump_service.feeder.snapshot.chunkwriter import ChunkWriter
+from binlake.pump_service.feeder.snapshot.described import build_definitions, build_id_prefix, open_described_snapshot
 from binlake.pump_service.feeder.snapshot.loadstate import (
     LoadState,
     SnapshotPosition,
@@ -39,17 +40,16 @@ from binlake.pump_service.feeder.snapshot.loadstate import (
     read_load_record,
 )
 from binlake.pump_service.feeder.snapshot.oneserver import OneServer
-from binlake.pump_service.feeder.snapshot.opening import SourceSnapshots, open_session, open_snapshot
+from binlake.pump_service.feeder.snapshot.opening import open_session
 from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
 from binlake.pump_service.feeder.snapshot.reading import SnapshotChanged, SnapshotReader, SnapshotTable
-from binlake.pump_service.feeder.snapshot.structures import count_moves, describe_source, estimate_rows
+from binlake.pump_service.feeder.snapshot.structures import estimate_rows
 from binlake.pump_service.feeder.snapshot.throttle import Throttle
 from binlake.pump_service.feeder.sourceerrors import build_source_error
 from binlake.pump_service.feeder.startposition import SERVER_FACT, read_identity
 
 log = structlog.get_logger()
 
-_TRIES = 10  # times a snapshot is opened before giving up because DDL keeps running
 _RETRY_S = 1.0  # before a snapshot that DDL invalidated is taken again
 _PAUSE_POLL_S = 1.0
 
@@ -141,7 +141,7 @@ class SnapshotLoader:
 
     def _read_rest(self, load: LoadState) -> tuple[SnapshotProgress, set[Name]]:
         """Read the rest in a new snapshot; also returns the tables whose names may have moved before they were read."""
-        snapshot, databases, moves = self._open_snapshot()
+        snapshot, databases, moves = open_described_snapshot(self.source)
         with snapshot:
             require_target_collations(self.source, databases, self.families)
             began_ms = time.time_ns() // 1_000_000
@@ -244,28 +244,6 @@ class SnapshotLoader:
                 )
             return read_log_end(link)
 
-    def _open_snapshot(self) -> tuple[SourceSnapshots, list[DatabaseDescription], tuple[int, ...]]:
-        """A snapshot, the definitions of its tables, and the count of moved names before it."""
-        server = OneServer(self.source)
-        with closing(server.connect()) as link:
-            before = describe_source(link)
-            for _ in range(_TRIES):
-                moves = count_moves(link)
-                names = [(table.db, table.name) for database in before for table in database.tables]
-                snapshot = open_snapshot(server.connect, derive_flavor(link), self.source.snapshot.threads, names)
-                try:
-                    after = describe_source(link)
-                except BaseException:
-                    snapshot.close()
-                    raise
-                if after == before:
-                    return snapshot, after, moves
-                snapshot.close()
-                before = after
-        raise SourceUnavailable(
-            "the source's definitions keep changing", hint="the load begins as soon as its DDL has finished"
-        )
-
     def _publish_definitions(
         self,
         position: BinlogPosition,
@@ -289,7 +267,7 @@ class SnapshotLoader:
             facts = load.start_snapshot(snapshot_position, from_ts)
             if changes:
                 uncommitted = UncommittedBatches(name)
-                self.publisher.prewrite(uncommitted, _build_definitions(changes, position, began_ms))
+                self.publisher.prewrite(uncommitted, build_definitions(changes, build_id_prefix(position), began_ms))
                 self.publisher.commit(uncommitted, position, facts)
             else:
                 # Its last commit_ts stays: the registry recognises the newest folder by it.
@@ -321,13 +299,3 @@ class SnapshotLoader:
             "snapshot_done", source=name, commit_ts=str(commit_ts), snapshots=len(load.snapshots),
             **{k: v for k, v in record.items() if k != "state"},
         )  # fmt: skip
-
-
-def _build_definitions(changes: Sequence[DefinitionChange], position: BinlogPosition, began_ms: int) -> list[Outgoing]:
-    return [
-        Outgoing(
-            f"snapshot-{position.file}:{position.offset}-{n - len(changes)}", began_ms,
-            ddl=PublishedDdl(change.query, change.job_id, change.build_job, change.schema_state),
-        )
-        for n, change in enumerate(changes)
-    ]  # fmt: skip

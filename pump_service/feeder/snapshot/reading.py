@@ -87,7 +87,8 @@ class SnapshotReader:
 
     `moves`: the result of `count_moves` before the snapshot was opened. `maybe_moved`: tables whose name may have moved
     by their last chunk; complete once everything is read. `form`: whether values have rows as TiDB's, or columns.
-    `throttle`: None = no limit. `idle`: called by the thread that takes the values, while it waits for one.
+    `throttle`: None = no limit. `idle`: called by the thread that takes the values, while it waits for one. `is_over`:
+    whether no further chunk is to be begun.
     """
 
     def __init__(
@@ -104,8 +105,9 @@ class SnapshotReader:
         form: Form = "rows",
         throttle: Throttle | None = None,
         idle: Callable[[], None] = lambda: None,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._snapshot, self._idle = snapshot, idle
+        self._snapshot, self._idle, self._is_over = snapshot, idle, is_over
         self._throttle = throttle or Throttle(0)
         self._form = form
         self._version = schema_version
@@ -158,7 +160,7 @@ class SnapshotReader:
                 self._hand_over(error)
 
     def _read_table(self, link: Link, work: _TableWork) -> None:
-        while True:
+        while not self._is_over():
             # A statement, also the one that finds the bound, keeps its lock against DDL until the transaction ends,
             # or until a rollback to a savepoint (MySQL; MariaDB keeps the lock).
             self._wait_for_throttle()

@@ -19,11 +19,12 @@ from binlake.mysqlbinlog.rowimage.replaced import REPLACED
 from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.metrics import render_metrics_page
+from binlake.pump_service.feeder.parts import Parts
 from binlake.pump_service.feeder.publisher import SourcePublisher, read_key
 from binlake.pump_service.feeder.service import Feeder
 from binlake.pump_service.feeder.settings import FeederFile, SourceFile
 from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
-from binlake.pump_service.feeder.worker import Parts, Worker
+from binlake.pump_service.feeder.worker import Worker
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import build_database_json, build_job_json, build_table_json
@@ -44,6 +45,7 @@ class MemoryLog:
         self.server = ("db1", 3306)
         self.connections = 1
         self.logs_cascades = True
+        self.position, self.received_position = position(0), ("", 0)
         self.ended = threading.Event()
         self._closed = threading.Event()
 
