@@ -180,7 +180,7 @@ def test_a_window_of_one_transaction_takes_few_requests(
     assert tables_of(source.workload, mariadb) == expected(source.workload)
     print(f"requests: {warm.total()} warm, {cold.total()} cold, {asked.total()} a table as of a moment")
     print("\n".join(f"{warm[place]:4} {cold[place]:4} {' '.join(place)}" for place in sorted({*warm, *cold})))
-    assert warm.total() <= 55
+    assert warm.total() <= 60
     assert cold.total() <= 170
     # The log of a table that was read before is not read again.
     assert asked.total() <= 40
