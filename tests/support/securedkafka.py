@@ -20,6 +20,8 @@ class SecuredKafka(KafkaBroker):
         self.tls_port, self.sasl_port = free_ports(2)
         tls = authority.tls("broker")
         store = authority.folder / "broker.store.pem"
+        assert tls.key is not None
+        assert tls.cert is not None
         store.write_bytes(Path(tls.key).read_bytes() + Path(tls.cert).read_bytes())
         plain = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="{PASSWORD}";'
         scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
