@@ -18,7 +18,7 @@ _POOL = "ARROW_DEFAULT_MEMORY_POOL"
 _ARENA_MAX, _MMAP_THRESHOLD, _TRIM_THRESHOLD = -8, -3, -1
 """Options of mallopt."""
 _OPTIONS = {
-    # What a thread frees, others can only take in the same arena. Most of a window's work waits for Python's lock anyway.
+    # What a thread frees, others can only take in the same arena. Most of a window's work waits for Python's lock.
     _ARENA_MAX: ("MALLOC_ARENA_MAX", 2),
     # The columns of a piece go back at once. For smaller blocks the kernel would clear pages all the time.
     _MMAP_THRESHOLD: ("MALLOC_MMAP_THRESHOLD_", 8 << 20),

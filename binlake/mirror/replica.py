@@ -18,11 +18,12 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from binlake.base.lakecolumns import Change, Mirror
 from binlake.errors import LostRange
+from binlake.lake.access import is_remote
 from binlake.lake.columntypes import build_schema
 from binlake.lake.continuity import require_not_restored
 from binlake.lake.dataset import open_dataset
 from binlake.lake.lock import build_commit_properties
-from binlake.lake.opentable import load_table, open_once
+from binlake.lake.opentable import load_table, open_table
 from binlake.lake.store import build_delta_options, choose_hooks
 from binlake.mirror.presentkeys import has_key
 from binlake.mirror.rows import Reshaper, build_image_rows
@@ -37,11 +38,15 @@ ADDED = "binlake.added"
 """In a commit: it only adds rows, with keys that no row had."""
 COMPACT_EVERY = 64
 _WRITER = WriterProperties(max_row_group_size=32_768, compression="ZSTD", dictionary_page_size_limit=64 << 10)
-"""delta-rs holds a row group that it writes. With its own defaults (a million rows, snappy, a dictionary of 1 MiB for each
-column) it took three times the memory, as much CPU, and twice the bytes of the lake."""
+"""delta-rs holds a row group that it writes. With its own defaults (a million rows, snappy, a dictionary of 1 MiB for
+each column) it took three times the memory, as much CPU, and twice the bytes of the lake."""
 _ROWS_AT_ONCE = 16_384
 """Net changes that become typed rows at a time: their images and texts are in memory besides."""
+_LONGEST_BOUNDS = 512
 
+_written: dict[str, tuple[tuple[str, int], int]] = {}
+"""By path, (the table's id, its version) as this process left it, and its position: delta-rs finds that by reading the
+log back to the last checkpoint."""
 Batches = Iterable[pa.RecordBatch]
 Source = Callable[[], Batches]
 
@@ -77,7 +82,12 @@ class Replica:
     def read_position(self) -> int:
         """The commit_ts up to which the mirror is complete; -1 if it does not exist."""
         table = self._open()
-        found = None if table is None else table.transaction_version(APP)
+        if table is None:
+            return -1
+        written = _written.get(self._path)
+        if written is not None and written[0] == (str(table.metadata().id), table.version()):
+            return written[1]
+        found = table.transaction_version(APP)
         return -1 if found is None else int(found)
 
     def find_version_at(self, commit_ts: int) -> int | None:
@@ -211,15 +221,22 @@ class Replica:
             self._merge(rows.append_column("_deleted", deleted), upto)
 
     def _append(self, rows: pa.Table, upto: int | None) -> None:
+        table = self._require()
         write_deltalake(
-            self._require(),
+            table,
             rows,
             mode="append",
             writer_properties=_WRITER,
             commit_properties=_build_commit_properties(upto, of={ADDED: "true"}),
-            post_commithook_properties=choose_hooks(self._path, self._require().version()),
+            post_commithook_properties=choose_hooks(self._path, table.version()),
         )
+        self._remember(table, upto)
         self._table = None
+
+    def _remember(self, table: DeltaTable, upto: int | None) -> None:
+        """Remember the position of what was just written to `table`."""
+        if upto is not None:
+            _written[self._path] = (str(table.metadata().id), table.version()), upto
 
     def merge_keyless(self, table: TableDef, net: pa.Table, upto: int) -> None:
         """Apply net copies of equal rows in one commit. It must not run twice; only the position prevents that."""
@@ -257,7 +274,7 @@ class Replica:
         (
             table.merge(
                 source,
-                f"t.{Mirror.ROWKEY} = s.{Mirror.ROWKEY} AND t.{Mirror.COPY} = s.{Mirror.COPY}",
+                f"t.{Mirror.ROWKEY} = s.{Mirror.ROWKEY} AND t.{Mirror.COPY} = s.{Mirror.COPY}{_bound_keys(source)}",
                 source_alias="s",
                 target_alias="t",
                 writer_properties=_WRITER,
@@ -269,6 +286,7 @@ class Replica:
             .when_not_matched_insert(values, predicate="NOT s._deleted")
             .execute()
         )
+        self._remember(table, upto)
 
     def tidy(self) -> None:
         """Join small files every COMPACT_EVERY versions; rows and position stay."""
@@ -297,7 +315,7 @@ class Replica:
     def _open(self) -> DeltaTable | None:
         if self._table is None:
             try:
-                self._table = open_once(self._path)
+                self._table = open_table(self._path) if is_remote(self._path) else load_table(self._path)
             except TableNotFoundError:
                 return None
         return self._table
@@ -322,6 +340,19 @@ def _build_some_rows(table: TableDef, net: pa.Table) -> tuple[pa.Table, pa.Array
     if pc.any(deleted).as_py():
         images = pc.if_else(deleted, net.column(Change.BEFORE).combine_chunks(), images)
     return build_image_rows(table, images, net.column(Change.LAST_COMMIT_TS).combine_chunks()), deleted
+
+
+def _bound_keys(source: pa.Table) -> str:
+    """What follows for the keys of the mirror's matching rows: delta-rs then reads no file whose statistics exclude it.
+
+    Each window adds a file, which holds few keys. Empty for long keys: the condition is repeated in the log.
+    """
+    bounds = pc.min_max(source.column(Mirror.ROWKEY).cast(pa.string())).as_py()
+    least, most = bounds["min"], bounds["max"]
+    if least is None or len(least) + len(most) > _LONGEST_BOUNDS:
+        return ""
+    texts = [text.replace("'", "''") for text in (least, most)]
+    return f" AND t.{Mirror.ROWKEY} >= '{texts[0]}' AND t.{Mirror.ROWKEY} <= '{texts[1]}'"
 
 
 def _adds_rows(commit: Mapping[str, Any]) -> bool:

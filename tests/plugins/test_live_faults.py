@@ -278,7 +278,7 @@ def test_full_load_that_waits_and_then_lasts(page: Page) -> None:
         restart_feeder(world, [one, late], heard=False)
         view = page.until("unreachable", "the source late makes no progress: ")
         # It stays so while the load tries again and again.
-        for _ in range(20):
+        for _ in range(8):
             status, [_, told] = world.ask_feeder()
             assert (list_lags(view), status, told["state"]) == ([None, None], 1, "loading")
             assert "waits for a lock at the source" in told["trouble"]
