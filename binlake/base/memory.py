@@ -15,9 +15,18 @@ from functools import cache
 from typing import Any
 
 _POOL = "ARROW_DEFAULT_MEMORY_POOL"
-_ARENA_MAX, _ARENAS = -8, 2
-"""mallopt's M_ARENA_MAX, and its value: what a thread frees, others can only take in the same arena. Most of a window's
-work waits for Python's lock anyway."""
+_ARENA_MAX, _MMAP_THRESHOLD, _TRIM_THRESHOLD = -8, -3, -1
+"""Options of mallopt."""
+_OPTIONS = {
+    # What a thread frees, others can only take in the same arena. Most of a window's work waits for Python's lock.
+    _ARENA_MAX: ("MALLOC_ARENA_MAX", 2),
+    # The columns of a piece go back at once. For smaller blocks the kernel would clear pages all the time.
+    _MMAP_THRESHOLD: ("MALLOC_MMAP_THRESHOLD_", 8 << 20),
+    # `give_memory_back` does it when it pays.
+    _TRIM_THRESHOLD: ("MALLOC_TRIM_THRESHOLD_", 64 << 20),
+}
+_DELTA_RS = ("_RJEM_MALLOC_CONF", "narenas:2,dirty_decay_ms:100,muzzy_decay_ms:0")
+"""delta-rs has an allocator of its own, jemalloc, which keeps free pages for ten seconds."""
 _FREE_BYTES = 32 << 20
 """Free pages that stay: to give fewer back is not worth the call."""
 
@@ -31,12 +40,16 @@ def use_system_memory() -> None:
 
 
 def share_arenas() -> None:
-    """Let all threads take memory from few places; to be called before there are many threads.
+    """Let all threads take memory from few places, which keep little of it; to be called before there are many threads,
+    and before delta-rs is loaded.
 
-    Does nothing with a C library other than GNU's, or if MALLOC_ARENA_MAX is set.
+    An option that the environment names is kept. Does nothing with a C library other than GNU's.
     """
-    if "MALLOC_ARENA_MAX" not in os.environ and (set_option := _find_function("mallopt")) is not None:
-        set_option(_ARENA_MAX, _ARENAS)
+    os.environ.setdefault(*_DELTA_RS)
+    if (set_option := _find_function("mallopt")) is not None:
+        for option, (name, value) in _OPTIONS.items():
+            if name not in os.environ:
+                set_option(option, value)
 
 
 def give_memory_back() -> None:

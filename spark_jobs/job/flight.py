@@ -1,7 +1,7 @@
 """Bounds what a run holds at a time by bytes, not by pieces: a piece lands only when the pieces before it leave room.
 
 A piece counts from before it lands until its sinks have ended, with its bytes of binlogs: the memory of a piece is a
-few times that. One that has more than all of the room, such as a huge transaction, is alone.
+few times that. Of a huge transaction the others wait for the end.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from types import TracebackType
 
-IN_FLIGHT_BYTES = 64 << 20
-"""Bytes of binlogs of all pieces between their landing and their sinks: of two pieces, one applied and one derived."""
+PIECES = 2
+"""Pieces of the size at which land ends them that a run holds: one is applied while the next is derived."""
 
 
 class FlightEnded(Exception):
@@ -18,10 +18,13 @@ class FlightEnded(Exception):
 
 
 class PiecesInFlight:
-    """The pieces of one run, by the commit_ts at which they begin; for all its threads. Its context is the run."""
+    """The pieces of one run, by the commit_ts at which they begin; for all its threads. Its context is the run.
 
-    def __init__(self, most: int = IN_FLIGHT_BYTES) -> None:
-        self._most = most
+    `piece_bytes`: the bytes of binlogs at which land ends a piece.
+    """
+
+    def __init__(self, piece_bytes: int) -> None:
+        self._most = PIECES * piece_bytes
         self._sizes: dict[int, int] = {}
         self._changed = threading.Condition()
         self._is_open = True

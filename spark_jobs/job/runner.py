@@ -168,7 +168,7 @@ class _Landing:
     """Lands the pieces of one window, one at a time, in its own thread; each piece once."""
 
     def __init__(self, ctx: StageContext, hi: int) -> None:
-        self.flight = PiecesInFlight()
+        self.flight = PiecesInFlight(ctx.most_bytes)
         self._ctx = ctx
         self._hi = hi
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="land")

@@ -57,7 +57,11 @@ def _net(*changes: tuple[str, str | None, int]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=pa.schema(list(zip(rows[0], types, strict=True))))
 
 
-def test_new_rows_are_added_and_known_ones_are_merged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [1, 16_384])
+def test_new_rows_are_added_and_known_ones_are_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr("binlake.mirror.replica._ROWS_AT_ONCE", at_once)
     replica = Replica(str(tmp_path), 30)
     replica.create(ITEM, 0)
     windows = [
