@@ -145,11 +145,24 @@ def _check_store_address(uri: str) -> Iterator[str]:
         yield f"`relay.log-dir`: {error}"
 
 
+_STORES_NOT_SERVED = {
+    **dict.fromkeys(("gs", "gcs"), "Google Cloud Storage by its own interface"),
+    **dict.fromkeys(("abfs", "abfss", "az", "azure", "wasb", "wasbs"), "Azure's storage"),
+    **dict.fromkeys(("hdfs", "viewfs"), "HDFS"),
+}
+
+
 def _check_object_store(replication: Replication) -> Iterator[str]:
     scheme, _, rest = replication.lake.path.partition("://")
-    if scheme not in ("s3", "s3a") or not rest.strip("/"):
+    if scheme in _STORES_NOT_SERVED:
+        yield (
+            f"`lake.path`: {_STORES_NOT_SERVED[scheme]} is not served: two writers must not be able to overwrite each"
+            " other's commits, which is tested for S3's conditional puts only. Choose `s3://bucket/prefix`, also of a"
+            " store that is compatible with S3, or a folder"
+        )
+    elif scheme not in ("s3", "s3a") or not rest.strip("/"):
         yield f"`lake.path`: a URI with the scheme {scheme!r} is neither a folder nor `s3://bucket/prefix`"
-    if "@" in rest.partition("/")[0]:
+    if "@" in rest.partition("/")[0] and scheme not in _STORES_NOT_SERVED:
         yield "`lake.path`: has credentials, which belong into the environment (AWS_ACCESS_KEY_ID, …)"
 
 

@@ -25,6 +25,7 @@ from binlake.errors import LostRange
 from binlake.lake.objects import find_object, list_objects, put_object, read_object
 
 _THREADS = 8
+_MOST_COMMITS = 256
 _LOG = "_delta_log"
 _LAST = f"{_LOG}/_last_checkpoint"
 _FILE = re.compile(r"_delta_log/(\d{20})\.(json|checkpoint\.parquet)")
@@ -37,6 +38,7 @@ class LogCopy:
     def __init__(self, path: str, folder: Path) -> None:
         self._path, self._folder, self._pid = path, folder, os.getpid()
         self._table = DeltaTable(str(folder))
+        self._since = self.version
         self._texts: dict[int, bytes] = {}
         weakref.finalize(self, _delete_own, folder, self._pid)
 
@@ -69,6 +71,11 @@ class LogCopy:
         return int(self._table.version())
 
     @property
+    def is_long(self) -> bool:
+        """Whether it has so many commits after its checkpoint that a new copy is better than to follow further."""
+        return self.version - self._since > _MOST_COMMITS
+
+    @property
     def is_own(self) -> bool:
         """Whether this process made it, not one that this one was forked from, which may delete it."""
         return self._pid == os.getpid()
@@ -95,6 +102,7 @@ class LogCopy:
         name = f"{_LOG}/{version:020}.checkpoint.parquet"
         put_object(self._path, name, (self._folder / name).read_bytes())
         put_object(self._path, _LAST, (self._folder / _LAST).read_bytes())
+        self._since = version
         for file in (self._folder / _LOG).iterdir():
             found = _FILE.fullmatch(f"{_LOG}/{file.name}")
             if found and int(found[1]) < version:

@@ -94,7 +94,9 @@ class StoreTable:
         Raises TableNotFoundError, BinlakeError.
         """
         with self._lock:
-            copy = self._copy if self._copy is not None and self._copy.is_own else self._open_copy()
+            copy = self._copy
+            if copy is None or not copy.is_own or copy.is_long:
+                copy = self._open_copy()
             return copy.follow(self.version())
 
     def metadata(self) -> Metadata:

@@ -283,3 +283,18 @@ def test_joining_leaves_files_to_another_process_that_came_first(
     with pytest.raises(CommitFailedError):
         storewrite.StoreWriter(table, WINDOW, windows._table.schema).join()
     monkeypatch.undo()
+
+
+def test_a_reader_that_follows_for_long_takes_a_new_copy(paths: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logcopy, "_MOST_COMMITS", 10)
+    windows = WindowLog(paths)
+    record(windows, 0)
+    reader = StoreTable(paths.locate_table(WINDOW.name), opentable.load_table)
+    reader.look()
+    for number in range(1, 20):
+        record(windows, number)
+        reader.look()
+        assert reader.get_add_actions().num_rows == number + 1
+    copy = reader._copy
+    assert copy is not None
+    assert len(list((copy._folder / "_delta_log").iterdir())) < 14
