@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -72,8 +74,10 @@ class LakeStatements:
         self._plans = WindowPlans(window.definitions, window.segments, window.cuts, window.versions, target.db_type)
         self._data = open_dataset(load_table(paths.locate_table(STATEMENT.name))) if rows is None else ds.dataset(rows)
         self._batch_of = restore_checked_batch if rows is None else restore_batch
+        self._held = rows
         self._own = ds.field(Statement.WINDOW) == window.bounds.window
-        self._index = self._data.to_table(columns=list(INDEX), filter=self._own).to_pylist()
+        stored = self._data.to_table(columns=list(INDEX), filter=self._own) if rows is None else rows.select(INDEX)
+        self._index = stored.to_pylist()
         self._last_read: tuple[list[int], dict[tuple[int, int], list[dict[str, Any]]]] | None = None
 
     def compute_digest(self) -> str:
@@ -111,6 +115,9 @@ class LakeStatements:
             return
         if phase == Phase.ORDERED:
             yield from self._read_in_order(segment)
+            return
+        if self._held is not None:
+            yield from self._read_held(self._held, segment, phase)
             return
         where = self._own & (ds.field(Statement.SEGMENT) == segment) & (ds.field(Statement.PHASE) == phase)
         stored = self._data.to_batches(
@@ -150,6 +157,15 @@ class LakeStatements:
                 room = _SMALL_SEGMENTS_BYTES - self._bytes[segment]
             groups[-1].append(segment)
         return {segment: group for group in groups for segment in group}
+
+    def _read_held(self, rows: pa.Table, segment: int, phase: int) -> Iterator[StatementBatch]:
+        """Batches that are in memory, without a copy of their texts, as a filter would make."""
+        places = [(row[Statement.SEGMENT], row[Statement.PHASE]) == (segment, phase) for row in self._index]
+        own = np.flatnonzero(places)
+        for first, last in pairwise([0, *(np.flatnonzero(np.diff(own) > 1) + 1).tolist(), len(own)]):
+            for at in range(first, last, _READ_AHEAD):
+                part = rows.slice(int(own[at]), min(_READ_AHEAD, last - at))
+                yield from map(self._batch_of, part.select(_BATCH).to_pylist())
 
     def _read_in_order(self, segment: int) -> Iterator[StatementBatch]:
         place = self._own & (ds.field(Statement.SEGMENT) == segment) & (ds.field(Statement.PHASE) == int(Phase.ORDERED))
