@@ -23,11 +23,12 @@ import psutil
 from flame import SAMPLER, sample_stacks
 
 from binlake.base.lightimport import import_lightly
-from binlake.base.memory import use_system_memory
+from binlake.base.memory import share_arenas, use_system_memory
 
 # As each of Binlake's programs does first.
 import_lightly()
 use_system_memory()
+share_arenas()
 
 OWN, JVM = "windows", "jvm"
 _PAGES_S = 120.0  # the first request compiles the server's pages

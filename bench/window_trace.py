@@ -19,7 +19,7 @@ _OWN, _PUMPS = str(ROOT / "binlake"), str(ROOT / "binlake" / "pump_service")
 """All code that a window runs; that of pumps, which may run in the same process, is not a window's."""
 _OPENS = frozenset(
     {
-        "binlake/lake/opentable.py:open_table",
+        "binlake/lake/opentable.py:open_known",
         "binlake/lake/opentable.py:load_table",
         "binlake/lake/controlrows.py:read_control_rows",
         "binlake/target/session/session.py:Session.__init__",

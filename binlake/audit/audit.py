@@ -27,7 +27,7 @@ from binlake.lake.continuity import require_all_windows
 from binlake.lake.damage import name_damage
 from binlake.lake.dataset import open_dataset
 from binlake.lake.ddls import read_landed_ddls
-from binlake.lake.opentable import load_table
+from binlake.lake.opentable import open_version
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import (
     Row,
@@ -319,7 +319,7 @@ class Audit:
 
     def read_rows_of(self, base: MirrorState) -> pa.dataset.Dataset:
         """The rows of `base`. Raises DeltaError if the version is beyond the mirror's retention."""
-        return open_dataset(load_table(self.paths.locate_mirror(base.db, base.table), version=base.delta_version))
+        return open_dataset(open_version(self.paths.locate_mirror(base.db, base.table), base.delta_version))
 
     def _name_damage(self, base: MirrorState) -> AbstractContextManager[None]:
         return name_damage(self.paths.locate_mirror(base.db, base.table), base.delta_version, missing=False)

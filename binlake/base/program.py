@@ -7,7 +7,7 @@ import sys
 
 from binlake.base.garbage import collect_rarely
 from binlake.base.lightimport import import_lightly
-from binlake.base.memory import use_system_memory
+from binlake.base.memory import share_arenas, use_system_memory
 
 
 def main() -> None:
@@ -15,6 +15,7 @@ def main() -> None:
     collect_rarely()
     import_lightly()
     use_system_memory()
+    share_arenas()
     # Imported after `import_lightly`: it loads structlog.
     from binlake.base.logs import write_events_to
 

@@ -23,7 +23,7 @@ from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import ORDER
 from binlake.feed.position import ChangePosition
 from binlake.lake.dataset import open_dataset
-from binlake.lake.opentable import open_table
+from binlake.lake.opentable import open_known
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MESSAGE, build_message_table
 
@@ -60,7 +60,7 @@ _REPEATED = (Message.DB, Message.TABLE, Message.OP, Message.TOPIC, Message.KEY_S
 
 def read_sealed(paths: LakePaths, manifest: EncodeManifest, after: ChangePosition | None) -> Iterator[pa.Table]:
     """The messages of `manifest` after `after`, in order; a change is never split. Raises ImmutableWindow."""
-    data = open_dataset(open_table(paths.locate_table(build_message_table(manifest.feed).name)), _REPEATED)
+    data = open_dataset(open_known(paths.locate_table(build_message_table(manifest.feed).name)), _REPEATED)
     condition = ds.field(Message.WINDOW) == manifest.window
     survey = _Survey()
     for batch in data.to_batches(

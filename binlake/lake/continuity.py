@@ -16,11 +16,10 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
-from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from binlake.errors import LostRange
-from binlake.lake.opentable import open_table
+from binlake.lake.opentable import KnownTable, open_known
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import BINLOG, SCHEMA_CHANGE, LakeTable
 from binlake.lake.windowlog import WindowLog
@@ -40,7 +39,7 @@ _AGAIN = {
 }
 
 
-Opened = Mapping[str, DeltaTable]
+Opened = Mapping[str, KnownTable]
 """Tables of the lake by name, at their newest versions when they were opened."""
 
 
@@ -69,7 +68,7 @@ def require_windows(paths: LakePaths, events: Iterable[EventRow], *, but: tuple[
     newest: dict[tuple[str, int, int], EventRow] = {}
     for event in sorted(events, key=lambda event: event["at_ms"]):
         newest[event["stage"], event["lo"], event["hi"]] = event
-    opened: dict[str, DeltaTable] = {}
+    opened: dict[str, KnownTable] = {}
     found: dict[str, int] = {}
     recorded: dict[str, int] = {}
     for (stage, lo, hi), event in newest.items():
@@ -95,7 +94,7 @@ def require_windows(paths: LakePaths, events: Iterable[EventRow], *, but: tuple[
     return opened
 
 
-def require_not_restored(table: DeltaTable, name: str, recorded: int) -> None:
+def require_not_restored(table: KnownTable, name: str, recorded: int) -> None:
     """Require that no RESTORE by hand took away what `table` had at Delta's version `recorded`. Raises LostRange.
 
     One that brings it back is fine, so the way on is a RESTORE to that version.
@@ -119,8 +118,8 @@ def require_not_restored(table: DeltaTable, name: str, recorded: int) -> None:
         )
 
 
-def _find_table(paths: LakePaths, table: str) -> DeltaTable | None:
+def _find_table(paths: LakePaths, table: str) -> KnownTable | None:
     try:
-        return open_table(paths.locate_table(table))
+        return open_known(paths.locate_table(table))
     except TableNotFoundError:
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,17 +19,22 @@ import structlog
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
+from binlake.lake.access import is_remote
 from binlake.lake.controlrows import ControlRows, read_control_rows, remember_rows
 from binlake.lake.damage import name_damage, require_space
-from binlake.lake.lease import require_leases
-from binlake.lake.opentable import is_newest, is_table, open_table
+from binlake.lake.lease import find_term, require_leases
+from binlake.lake.opentable import KnownTable, is_newest, is_table, open_fully, open_known
 from binlake.lake.store import build_delta_options, choose_hooks
+from binlake.lake.storetable import StoreTable
+from binlake.lake.storewrite import StoreWriter, may_write
 from binlake.lake.tables import LakeTable
 
 log = structlog.get_logger(__name__)
 
 COMPACT_EVERY = 64
 """Versions between two compactions. Each makes a checkpoint, so that a reader replays fewer commits than this."""
+JOIN_ALL_EVERY = 16 * COMPACT_EVERY
+"""The same where files are in a store, for those that are not in memory: each is read in three requests."""
 FILE_BYTES = 4 << 20
 """Compaction does not touch files of this size or larger, so that it does not rewrite the whole history each time."""
 Row = Mapping[str, Any]
@@ -49,7 +54,7 @@ class ControlTable:
         self._lock = threading.RLock()
         self._is_pinned = pinned
         self._pinned: ControlRows | None = None
-        self._written: DeltaTable | None = None
+        self._written: KnownTable | None = None
         self.views = 0
         """How often a pinned table's rows have become others: by a `refresh`, or a write of this object."""
 
@@ -61,7 +66,7 @@ class ControlTable:
         if table is None or not is_newest(self.path, table, version):
             self._discard()
 
-    def _discard(self, written: DeltaTable | None = None, rows: ControlRows | None = None) -> None:
+    def _discard(self, written: KnownTable | None = None, rows: ControlRows | None = None) -> None:
         """Let later reads find other rows: those of `written` after a write (`rows`, if known), else the newest."""
         self.views += 1
         self._pinned, self._written = rows if self._is_pinned else None, written
@@ -116,7 +121,7 @@ class ControlTable:
         for most, fragment in stored.iterate_newest_first(column, where):
             if best is not None and most <= best:
                 break
-            values = fragment.to_table(self.schema, columns=[column], filter=where).column(column)
+            values = stored.read_group(fragment, [column], where).column(column)
             best = max((value for value in (best, pc.max(values).as_py()) if value is not None), default=None)
         return best
 
@@ -137,7 +142,7 @@ class ControlTable:
         for most, fragment in stored.iterate_newest_first(by, where):
             if newest.num_rows >= count and most < newest.column(by)[-1].as_py():
                 break
-            rows = fragment.to_table(self.schema, columns=list(columns), filter=where)
+            rows = stored.read_group(fragment, columns, where)
             newest = _select_first_rows(pa.concat_tables([newest, rows.select(list(columns))]), by, count)
         rows_of_newest: list[dict[str, Any]] = newest.to_pylist()
         return rows_of_newest
@@ -147,7 +152,7 @@ class ControlTable:
         with self._lock:
             table = self._open()
             if table is not None:
-                table.delete()
+                open_fully(table).delete()
             self._discard()
 
     def read_state(self) -> tuple[str, int] | None:
@@ -169,11 +174,12 @@ class ControlTable:
         table = self._open()
         if table is None:
             return {"joined": 0, "dropped": 0}
-        joined = self._compact(table)
+        whole = open_fully(table)
+        joined = self._compact(whole)
         # `full=False` goes by the log. A listing would treat files of a writer that has not committed yet as garbage.
-        dropped = table.vacuum(retention_hours=24 * self._definition.kept_days, dry_run=False, full=False)
-        table.create_checkpoint()
-        table.cleanup_metadata()
+        dropped = whole.vacuum(retention_hours=24 * self._definition.kept_days, dry_run=False, full=False)
+        whole.create_checkpoint()
+        whole.cleanup_metadata()
         return {"joined": joined, "dropped": len(dropped)}
 
     def _read_stored(self) -> ControlRows | None:
@@ -188,47 +194,80 @@ class ControlTable:
             self._pinned = stored
         return stored
 
-    def _write(self, rows: Sequence[Row], mode: Any) -> None:
+    def _write(self, rows: Sequence[Row], mode: Literal["append", "overwrite"]) -> None:
         require_space(self.path)
         require_leases()
         data = pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)
         with self._lock:
-            # An append finds what others have written since; a replacement must not, and opens the newest version.
-            known = self._pinned.table if self._pinned is not None and mode == "append" else None
-            table = known if known is not None else self._open()
-            write_deltalake(
-                self.path if table is None else table,
-                # An existing table may have an older version's comments; delta-rs refuses different ones.
-                data if table is None else data.cast(_without_comments(self.schema)),
-                mode=mode,
-                partition_by=list(self._definition.partitioned_by) or None,
-                description=self._definition.comment if table is None else None,
-                configuration=self._definition.build_properties() if table is None else None,
-                writer_properties=self._writer,
-                storage_options=build_delta_options(self.path),
-                post_commithook_properties=choose_hooks(self.path, -1 if table is None else table.version()),
-            )
-            extended = None if table is None else remember_rows(self.path, table, self.schema, data)
+            # An append finds what others have written since; a replacement must not, and opens the newest version. In a
+            # store its commit is refused if that was not the newest.
+            pinned = None if self._pinned is None else self._pinned.table
+            table = pinned if mode == "append" or isinstance(pinned, StoreTable) else None
+            table = self._open() if table is None else table
+            if isinstance(table, StoreTable) and may_write(table, self._definition, data):
+                writer = StoreWriter(table, self._definition, self.schema)
+                (writer.append if mode == "append" else writer.replace)(data)
+                extended = None
+            else:
+                self._write_by_delta(table.open_fully() if isinstance(table, StoreTable) else table, data, mode)
+                extended = None if table is None else remember_rows(self.path, table, self.schema, data)
             if table is not None and table.version() % COMPACT_EVERY == 0:
-                self._compact(table)
+                self._join(table)
                 extended = None
             self._discard(table, extended)
+
+    def _write_by_delta(self, table: DeltaTable | None, data: pa.Table, mode: Literal["append", "overwrite"]) -> None:
+        write_deltalake(
+            self.path if table is None else table,
+            # An existing table may have an older version's comments; delta-rs refuses different ones.
+            data if table is None else data.cast(_without_comments(self.schema)),
+            mode=mode,
+            partition_by=list(self._definition.partitioned_by) or None,
+            description=self._definition.comment if table is None else None,
+            configuration=self._definition.build_properties() if table is None else None,
+            writer_properties=self._writer,
+            storage_options=build_delta_options(self.path),
+            post_commithook_properties=choose_hooks(self.path, -1 if table is None else table.version()),
+        )
+        _absent.pop(self.path, None)
+
+    def _join(self, table: KnownTable) -> None:
+        """Join small files. In a store mostly those whose rows are in memory, without reading any."""
+        if not isinstance(table, StoreTable) or table.version() % JOIN_ALL_EVERY == 0 or not table.takes_commits():
+            self._compact(open_fully(table))
+            return
+        try:
+            StoreWriter(table, self._definition, self.schema).join()
+        except CommitFailedError as error:
+            self._log_left(error)
 
     def _compact(self, table: DeltaTable) -> int:
         try:
             metrics = table.optimize.compact(target_size=FILE_BYTES, writer_properties=self._writer)
         except CommitFailedError as error:
-            # Another process joined the same files first. The rows have not changed.
-            log.info("compaction_left_to_another_process", table=self.path, reason=str(error))
+            self._log_left(error)
             return 0
         return int(metrics["numFilesRemoved"])
 
-    def _open(self) -> DeltaTable | None:
+    def _log_left(self, error: CommitFailedError) -> None:
+        # Another process joined the same files first. The rows have not changed.
+        log.info("compaction_left_to_another_process", table=self.path, reason=str(error))
+
+    def _open(self) -> KnownTable | None:
         """The table at its newest version; the replayed log is cached."""
-        try:
-            return open_table(self.path)
-        except TableNotFoundError:
+        term = find_term(self.path) if is_remote(self.path) else None
+        if term is not None and _absent.get(self.path) is term:
             return None
+        try:
+            return open_known(self.path)
+        except TableNotFoundError:
+            if term is not None:
+                _absent[self.path] = term
+            return None
+
+
+_absent: dict[str, object] = {}
+"""Tables that did not exist, by path, and the term in which only this process could have made them."""
 
 
 def _select_first_rows(rows: pa.Table, by: str, count: int) -> pa.Table:

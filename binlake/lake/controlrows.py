@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import count
@@ -21,16 +21,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.acero as acero
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 
-from binlake.lake.access import is_remote
 from binlake.lake.dataset import open_dataset, open_table_files
 from binlake.lake.objects import read_object
+from binlake.lake.opentable import KnownTable
+from binlake.lake.storetable import StoreTable
 
 SMALL_BYTES = 64 << 10
 """Files up to this size are cached in memory: some hundred events."""
 _MOST_TABLES = 64
 """The number of cached tables, the last used ones: a process may use many lakes."""
+_MOST_FOUND = 32
+"""The number of row groups of large files whose matching rows are kept."""
 _PARTITION = "partition."
 
 
@@ -42,7 +44,7 @@ class ControlRows:
     as a column's greatest value (`max.COLUMN`).
     """
 
-    table: DeltaTable
+    table: KnownTable
     version: int
     small: pa.Table
     large: ds.FileSystemDataset | None
@@ -83,6 +85,22 @@ class ControlRows:
         found = pa.concat_tables(rows)
         low, high = (np.searchsorted(wanted, found.column(name).to_numpy(), side="right") for name in bounds)
         return found.filter(pa.array(high > low)).select(list(columns))
+
+    def read_group(self, group: ds.Fragment, columns: Sequence[str], where: ds.Expression | None) -> pa.Table:
+        """The rows of a row group of a large file that match `where`; the last results are kept.
+
+        Each stage asks for the newest events of its kind, which are often in the same group.
+        """
+        key = (group.path, group.row_groups[0].id, tuple(columns), str(where))
+        with _lock:
+            rows = _found.pop(key, None)
+        if rows is None:
+            rows = group.to_table(self.small.schema, columns=list(columns), filter=where)
+        with _lock:
+            _found[key] = rows
+            if len(_found) > _MOST_FOUND:
+                del _found[next(iter(_found))]
+        return rows
 
     def iterate_newest_first(self, column: str, where: ds.Expression | None) -> Iterator[tuple[int, ds.Fragment]]:
         """(greatest `column`, row group) of the large files that `where` does not exclude, greatest first."""
@@ -130,16 +148,18 @@ def _filter_here(rows: pa.Table, where: ds.Expression) -> pa.Table:
 
 _lock = threading.Lock()
 _cached: dict[tuple[str, pa.Schema], ControlRows] = {}
+_found: dict[tuple[str, int, tuple[str, ...], str], pa.Table] = {}
+"""Matching rows by file, row group, columns and condition."""
 
 
-def read_control_rows(path: str, table: DeltaTable, schema: pa.Schema) -> ControlRows:
+def read_control_rows(path: str, table: KnownTable, schema: pa.Schema) -> ControlRows:
     """The rows of `table`, which is at `path`, at its opened version, with the columns of `schema`."""
     key = (path, schema)
     with _lock:
         cached = _cached.get(key)
     if cached is None or cached.table is not table or cached.version != table.version():
         # Read without the lock: otherwise concurrent stages would wait for each other's files.
-        cached = _read(table, schema, {} if cached is None else cached.files)
+        cached = _read(table, schema, cached)
     with _lock:
         _cached.pop(key, None)
         _cached[key] = cached
@@ -148,7 +168,7 @@ def read_control_rows(path: str, table: DeltaTable, schema: pa.Schema) -> Contro
     return cached
 
 
-def remember_rows(path: str, table: DeltaTable, schema: pa.Schema, rows: pa.Table) -> ControlRows | None:
+def remember_rows(path: str, table: KnownTable, schema: pa.Schema, rows: pa.Table) -> ControlRows | None:
     """Let later reads know `rows`, which were just written to `table` at `path`, so that they do not read them again.
 
     Returns all rows after the write; None if there is more to read, because others have written too, or nothing had
@@ -176,23 +196,41 @@ def remember_rows(path: str, table: DeltaTable, schema: pa.Schema, rows: pa.Tabl
     return extended
 
 
-def _read(table: DeltaTable, schema: pa.Schema, before: dict[str, pa.Table]) -> ControlRows:
-    """Read the rows of `table`. `before`: rows of small files that were read for another version."""
+def remember_files(path: str, schema: pa.Schema, files: Mapping[str, pa.Table]) -> None:
+    """Let later reads of the table at `path` know the rows of these new files, by path, if it was read before."""
+    with _lock:
+        cached = _cached.get((path, schema))
+    if cached is not None:
+        cached.files.update(files)
+
+
+def _read(table: KnownTable, schema: pa.Schema, before: ControlRows | None) -> ControlRows:
+    """Read the rows of `table`. `before`: those of another version."""
     version, adds = table.version(), pa.table(table.get_add_actions(flatten=True))
-    files, large = _read_files(table, adds, schema, before), None
-    if len(files) < adds.num_rows:
-        # This takes half a millisecond per file, so it is not done for tables with only small files.
-        data = open_dataset(table)
-        fragments = [fragment for fragment in data.get_fragments() if fragment.path not in files]
-        large = ds.FileSystemDataset(fragments, data.schema, data.format, data.filesystem)
+    files = _read_files(table, adds, schema, {} if before is None else before.files)
+    large = _open_large(table, {unquote(path) for path in adds["path"].to_pylist()} - files.keys(), before)
     small = pa.concat_tables([schema.empty_table(), *files.values()]).combine_chunks()
     return ControlRows(table, version, small, large, adds, files)
 
 
+def _open_large(table: KnownTable, paths: set[str], before: ControlRows | None) -> ds.FileSystemDataset | None:
+    """The large files `paths` of `table`; those of `before`, if they are the same, keep what was read of them."""
+    if not paths:
+        return None
+    if before is not None and before.large is not None and before.table is table:
+        fragments = list(before.large.get_fragments())
+        if {fragment.path for fragment in fragments} == paths:
+            return before.large
+    # This takes half a millisecond per file, so it is not done for tables with only small files.
+    data = open_dataset(table)
+    fragments = [fragment for fragment in data.get_fragments() if fragment.path in paths]
+    return ds.FileSystemDataset(fragments, data.schema, data.format, data.filesystem)
+
+
 def _read_files(
-    table: DeltaTable, adds: pa.Table, schema: pa.Schema, before: dict[str, pa.Table]
+    table: KnownTable, adds: pa.Table, schema: pa.Schema, before: dict[str, pa.Table]
 ) -> dict[str, pa.Table]:
-    """The rows of each small file by its path. `before`: as in `_read`."""
+    """The rows of each small file by its path. `before`: those of files that were read for another version."""
     if table.protocol().reader_features:
         # Raises for features that change the meaning of a file, such as deletion vectors.
         open_dataset(table)
@@ -210,10 +248,10 @@ def _read_files(
     return read
 
 
-def _choose_opener(table: DeltaTable) -> Callable[[str], pa.NativeFile]:
+def _choose_opener(table: KnownTable) -> Callable[[str], pa.NativeFile]:
     """What opens a small file of `table`: in a store it is got whole, in one request instead of three."""
-    place = table.table_uri.rstrip("/")
-    if is_remote(place) and not place.startswith("file://"):
+    if isinstance(table, StoreTable):
+        place = table.path
         return lambda path: pa.BufferReader(read_object(place, path))
     return cast(Callable[[str], pa.NativeFile], open_table_files(table).open_input_file)
 

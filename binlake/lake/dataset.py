@@ -11,18 +11,18 @@ from collections.abc import Iterable
 
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
-from deltalake import DeltaTable
 
+from binlake.lake.opentable import KnownTable, open_files_of
 from binlake.lake.store import open_files
 
 
-def open_dataset(table: DeltaTable, repeated: Iterable[str] = ()) -> ds.Dataset:
+def open_dataset(table: KnownTable, repeated: Iterable[str] = ()) -> ds.Dataset:
     """The files of `table` at its opened version. Columns in `repeated` are read as dictionaries."""
     options = ds.ParquetReadOptions(dictionary_columns=set(repeated))
-    return table.to_pyarrow_dataset(filesystem=open_table_files(table), parquet_read_options=options)
+    return open_files_of(table).to_pyarrow_dataset(filesystem=open_table_files(table), parquet_read_options=options)
 
 
-def open_table_files(table: DeltaTable) -> fs.FileSystem:
+def open_table_files(table: KnownTable) -> fs.FileSystem:
     """A file system rooted at the folder of `table`, for the paths of its files."""
     place = table.table_uri.rstrip("/")
     if place.startswith("file://"):

@@ -62,6 +62,13 @@ class _Stored:
     """By this machine's clock, a time before it was written; from then on no other process takes it for LEASE_S."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Term:
+    """The time in which nobody but this process held a lease, whether it released it in between or not."""
+
+
+_terms: dict[str, _Term] = {}
+"""By object, the term in which this process released the lease last."""
 _released: dict[str, _Stored] = {}
 """By object, the leases as this process released them."""
 _held: set[_Renewal] = set()
@@ -69,25 +76,44 @@ _held: set[_Renewal] = set()
 
 
 @contextmanager
-def hold_lease(objects: S3Store, name: str, *, wait_s: float, fence: Callable[[], None]) -> Iterator[None]:
+def hold_lease(
+    objects: S3Store,
+    name: str,
+    *,
+    wait_s: float,
+    fence: Callable[[], None],
+    guards: Callable[[str], bool] = lambda _: False,
+) -> Iterator[bool]:
     """Hold the lease `name`; `fence` is called before the block if its last holder did not release it.
 
-    Waits up to `wait_s` seconds, and at least as long as a dead holder's lease lasts. Raises LeaseHeld; Transient
-    at the end of the block if another process has taken it over.
+    Yields whether another process may have held it since this one did. `guards`: whether a table, by its path, is
+    written only under this lease. Waits up to `wait_s` seconds, and at least as long as a dead holder's lease lasts.
+    Raises LeaseHeld; Transient at the end of the block if another process has taken it over.
     """
     path = f"_locks/{name}.lease"
-    stored, taken_over = _take(objects, path, wait_s)
-    renewal = _Renewal(objects, path, stored)
+    key = _name_object(objects, path)
+    stored, taken_over, continues = _take(objects, path, wait_s)
+    term = _terms.get(key) if continues else None
+    renewal = _Renewal(objects, path, stored, guards, term or _Term())
     _held.add(renewal)
     try:
         if taken_over:
             log.warning("lease_taken_over", lock=path, epoch=stored.lease.epoch)
             fence()
-        yield
+        yield term is None
     finally:
         _held.discard(renewal)
         renewal.stop()
+        _terms[key] = renewal.term
     renewal.require_held()
+
+
+def find_term(table: str) -> object | None:
+    """While this process holds the lease under which alone the table at path `table` is written: the term.
+
+    The same object means that nobody else has held the lease in between. None: it does not hold it.
+    """
+    return next((renewal.term for renewal in tuple(_held) if renewal.guards(table)), None)
 
 
 def require_leases() -> None:
@@ -107,18 +133,19 @@ def find_lease_holder(objects: S3Store, name: str) -> str:
     return "" if (datetime.now(UTC) - stored.written).total_seconds() > LEASE_S else stored.lease.holder
 
 
-def _take(objects: S3Store, path: str, wait_s: float) -> tuple[_Stored, bool]:
-    """The lease, now this process's, and whether it was taken over from a holder that did not release it."""
+def _take(objects: S3Store, path: str, wait_s: float) -> tuple[_Stored, bool, bool]:
+    """The lease, now this process's, and whether it was taken over from a holder that did not release it; whether this
+    process was the last holder."""
     started, owner = time.monotonic(), uuid.uuid4().hex
     # What this process released is often still so: then no look is needed, and the put is refused if it is not.
-    seen = _released.pop(_name_object(objects, path), None)
-    seen, seen_at = _read(objects, path) if seen is None else seen, started
+    own = _released.pop(_name_object(objects, path), None)
+    seen, seen_at = _read(objects, path) if own is None else own, started
     while True:
         if seen is None or seen.lease.released or time.monotonic() - seen_at >= LEASE_S:
             mine = _Lease(_name_this_process(), owner, 1 if seen is None else seen.lease.epoch + 1)
             taken = _write_surely(objects, path, mine, None if seen is None else seen.tag)
             if taken is not None:
-                return taken, seen is not None and not seen.lease.released
+                return taken, seen is not None and not seen.lease.released, seen is not None and seen is own
         now = _read(objects, path)
         if now != seen:
             seen, seen_at = now, time.monotonic()
@@ -135,8 +162,11 @@ def _take(objects: S3Store, path: str, wait_s: float) -> tuple[_Stored, bool]:
 class _Renewal:
     """Renews a lease in a thread until `stop`, which releases it."""
 
-    def __init__(self, objects: S3Store, path: str, stored: _Stored) -> None:
+    def __init__(
+        self, objects: S3Store, path: str, stored: _Stored, guards: Callable[[str], bool], term: _Term
+    ) -> None:
         self._objects, self._path, self._stored = objects, path, stored
+        self.guards, self.term = guards, term
         self._ended, self._lost, self._taker = threading.Event(), False, ""
         self._thread = threading.Thread(target=self._renew, name=f"lease {path}", daemon=True)
         self._thread.start()

@@ -22,9 +22,14 @@ from binlake.lake.objects import open_objects
 from binlake.lake.opentable import is_table, open_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.store import list_folders
-from binlake.lake.tables import build_message_table
+from binlake.lake.tables import MIRROR_HEAD, MIRROR_VERSION, PUMP_MEMBER, SCHEMA_SNAPSHOT, build_message_table
 from binlake.pipeline import BY_NAME, FEED, STAGES
 
+_ALSO_WRITES = {
+    "landing": (PUMP_MEMBER.name, SCHEMA_SNAPSHOT.name),
+    "mirror": (MIRROR_VERSION.name, MIRROR_HEAD.name),
+}
+"""By lock, control tables that are written under it alone, beside the tables that `pipeline` names."""
 _FENCE = CommitProperties(custom_metadata={"userMetadata": '{"stage": "fence"}'})
 
 
@@ -45,15 +50,17 @@ def build_commit_properties(
 
 
 @contextmanager
-def hold_lake_lock(paths: LakePaths, name: str, *, wait_s: float = 60.0) -> Iterator[None]:
+def hold_lake_lock(paths: LakePaths, name: str, *, wait_s: float = 60.0) -> Iterator[bool]:
     """Hold the lock `name` of the lake (one per table group: `landing`, `merge`, `sql`, `mirror`).
 
-    Waits up to `wait_s` seconds, then raises LeaseHeld, which names the holder.
+    Yields whether another process may have held it since this one did. Waits up to `wait_s` seconds, then raises
+    LeaseHeld, which names the holder.
     """
     root = paths.local
     if root is None:
-        with hold_lease(open_objects(paths.root), name, wait_s=wait_s, fence=partial(_fence_tables, paths, name)):
-            yield
+        fence, guards = partial(_fence_tables, paths, name), partial(_is_guarded, paths, name)
+        with hold_lease(open_objects(paths.root), name, wait_s=wait_s, fence=fence, guards=guards) as is_new:
+            yield is_new
         return
     folder = root / "_locks"
     folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +69,7 @@ def hold_lake_lock(paths: LakePaths, name: str, *, wait_s: float = 60.0) -> Iter
         _acquire(handle, folder / f"{name}.lock", wait_s)
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"pid {os.getpid()}".encode(), 0)
-        yield
+        yield True
     finally:
         os.close(handle)
 
@@ -83,17 +90,30 @@ def _fence_tables(paths: LakePaths, name: str) -> None:
 
     That holder may be stopped between a table's opening and its commit, which is for the version after the opened one.
     """
-    tables = [table for stage in STAGES if stage.lock == name for table in stage.writes]
+    tables = _list_tables(name)
     if name == BY_NAME["mirror"].lock:
         databases = [f"mirror/{folder}" for folder in list_folders(paths.locate_table("mirror"))]
         tables = [f"{db}/{folder}" for db in databases for folder in list_folders(paths.locate_table(db))]
-    if name.startswith(f"{FEED}-"):
-        tables = [build_message_table(name.removeprefix(f"{FEED}-")).name]
     for table in tables:
         place = paths.locate_table(table)
         if is_table(place):
             opened = open_table(place)
             opened.create_write_transaction([], "append", opened.schema(), commit_properties=_FENCE)
+
+
+def _list_tables(name: str) -> list[str]:
+    """The tables that stages write under the lock `name`, except mirrors."""
+    if name.startswith(f"{FEED}-"):
+        return [build_message_table(name.removeprefix(f"{FEED}-")).name]
+    return [table for stage in STAGES if stage.lock == name for table in stage.writes]
+
+
+def _is_guarded(paths: LakePaths, name: str, path: str) -> bool:
+    """Whether the table at `path` is written under the lock `name` alone."""
+    table = path.removeprefix(f"{paths.root}/")
+    if table.startswith("mirror/"):
+        return name == BY_NAME["mirror"].lock
+    return table in (*_list_tables(name), *_ALSO_WRITES.get(name, ()))
 
 
 def _is_free(path: Path) -> bool:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from binlake.base.lakecolumns import Mutation
 from binlake.ddl.definitions import SegmentTable
 from binlake.lake.dataset import open_dataset
-from binlake.lake.opentable import open_table
+from binlake.lake.opentable import open_known
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import match_commit_ts
 from binlake.lake.tables import MUTATION
@@ -19,7 +19,7 @@ from binlake.lake.tables import MUTATION
 
 def read_touched_tables(paths: LakePaths, lo: int, hi: int, starts: Sequence[int]) -> list[SegmentTable]:
     """The tables and segments of all row changes with lo < commit_ts <= hi, sorted; `starts` open segments 1, 2, ..."""
-    data = open_dataset(open_table(paths.locate_table(MUTATION.name)))
+    data = open_dataset(open_known(paths.locate_table(MUTATION.name)))
     return find_touched_tables(
         data.to_batches(columns=[Mutation.DB, Mutation.TABLE, Mutation.COMMIT_TS], filter=match_commit_ts(lo, hi)),
         starts,

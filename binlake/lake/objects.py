@@ -28,14 +28,23 @@ def open_objects(path: str, retry_s: float = _RETRY_S) -> S3Store:
     return build_objects(path, access, access.read_keys(), retry_s)
 
 
-def has_object(path: str, name: str) -> bool:
-    """Whether there is an object `name` below `path`. Raises BinlakeError."""
+def find_object(path: str, name: str) -> bytes | None:
+    """The object `name` below `path`, in one request; None if there is none. Raises BinlakeError."""
+    try:
+        return read_object(path, name)
+    except FileNotFoundError:
+        return None
+
+
+def create_object(path: str, name: str, content: bytes) -> bool:
+    """Put a new object in one request; False if there is one of that name. Raises BinlakeError."""
     import obstore
+    from obstore.exceptions import AlreadyExistsError
 
     with translate_errors(f"{path}/{name}"):
         try:
-            obstore.head(open_objects(path), name)
-        except FileNotFoundError:
+            obstore.put(open_objects(path), name, content, mode="create", use_multipart=False)
+        except AlreadyExistsError:
             return False
         return True
 
@@ -46,6 +55,21 @@ def read_object(path: str, name: str) -> bytes:
 
     with translate_errors(f"{path}/{name}"):
         return bytes(obstore.get(open_objects(path), name).bytes())
+
+
+def put_object(path: str, name: str, content: bytes) -> None:
+    """Put the object `name` below `path` in one request, whether there was one or not. Raises BinlakeError."""
+    import obstore
+
+    with translate_errors(f"{path}/{name}"):
+        obstore.put(open_objects(path), name, content, use_multipart=False)
+
+
+def list_objects(path: str, folder: str, after: str = "") -> list[str]:
+    """The names, below `path`, of the objects in `folder`, ascending: of those above `after`. Raises BinlakeError."""
+    with translate_errors(f"{path}/{folder}"):
+        pages = open_objects(path).list(folder, offset=after or None)
+        return sorted(one["path"] for page in pages for one in page)
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Caches the Delta tables that this process has opened: the log is replayed once, then only newer commits are read.
 
 The cost of opening a table grows with its files and with the commits after its last checkpoint. Asking delta-rs for
-newer commits takes milliseconds even if there are none, two requests in an object store, and a small window did so
-sixty times. So only the next log file is looked for.
+newer commits takes milliseconds even if there are none, and a small window did so sixty times. So only the next log
+file is looked for. In an object store `storetable` does that.
 
 delta-rs takes a log file of 0 bytes, as a power cut leaves it, for a commit without changes. Here it is an error.
 """
@@ -13,22 +13,21 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias, TypeVar
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from binlake.base.clock import read_clock_s
 from binlake.errors import LostRange
 from binlake.lake.access import is_remote
 from binlake.lake.lease import require_leases
-from binlake.lake.objects import has_object
 from binlake.lake.store import build_delta_options, delete_folder
+from binlake.lake.storetable import StoreTable
 
 _MOST_TABLES = 256
 """The number of cached tables, the last used ones: a process may use many lakes."""
 _FRESH_NS = 3_600_000_000_000
 """A commit younger than this (an hour) will not be removed from the log soon, nor will later ones."""
-_FRESH_S = _FRESH_NS / 1e9
 
 _REPLAYED = 200
 """Commits before a version that may not be in a checkpoint yet (Delta's default interval is 100)."""
@@ -45,77 +44,132 @@ class _Commit:
 
 @dataclass(frozen=True)
 class _CachedTable:
-    """`commit`: the newest one that was read; None in an object store, where a commit after the table's version is
-    younger than `looked_s`."""
+    """`commit`: the newest one that was read."""
 
     table: DeltaTable
-    commit: _Commit | None
-    looked_s: float
+    commit: _Commit
 
+
+KnownTable: TypeAlias = DeltaTable | StoreTable
+"""A table at its newest version: in an object store, without asking delta-rs for it."""
 
 _lock = threading.Lock()
 _tables: dict[str, _CachedTable] = {}
+_stored: dict[str, StoreTable] = {}
+_T = TypeVar("_T")
 
 
 def open_table(path: str) -> DeltaTable:
     """The table at `path` at its newest version. For repeated reads make one dataset. Raises TableNotFoundError."""
+    if not is_remote(path):
+        return open_known(path)
+    stored = _find_stored(path)
+    if stored.version() >= 0:
+        stored.look()
+    return stored.open_fully()
+
+
+def open_known(path: str) -> KnownTable:
+    """As `open_table`, for a caller that needs what a StoreTable has: fewer requests in an object store."""
+    if is_remote(path):
+        stored = _find_stored(path)
+        stored.look()
+        return stored
     with _lock:
         cached = _tables.get(path)
-    looked_s = read_clock_s()
     table = None if cached is None else _update_cached(path, cached)
     if table is None:
         table = load_table(path)
-    if is_remote(path):
-        require_leases()
-    _keep(path, table, looked_s)
+    commit = _find_commit(path, table.version())
+    if commit is not None:
+        _keep(_tables, path, _CachedTable(table, commit))
     return table
 
 
-def open_once(path: str) -> DeltaTable:
+def open_fully(table: KnownTable) -> DeltaTable:
+    """`table` for what delta-rs does with its data."""
+    return table.open_fully() if isinstance(table, StoreTable) else table
+
+
+def open_files_of(table: KnownTable) -> DeltaTable:
+    """`table` for questions about its files; in an object store their data is not there."""
+    return table.files() if isinstance(table, StoreTable) else table
+
+
+def _find_stored(path: str) -> StoreTable:
+    """The one of this process; it may not exist in the store."""
+    with _lock:
+        stored = _stored.get(path)
+    if stored is None:
+        stored = StoreTable(path, load_table)
+        with _lock:
+            stored = _stored.setdefault(path, stored)
+    _keep(_stored, path, stored)
+    return stored
+
+
+def open_once(path: str) -> KnownTable:
     """The table at `path` at its newest version, for a read that this process may not repeat. Raises as `open_table`.
 
-    On a disk it is not cached: its log is read quickly, and the list of a large table's files takes memory. In a store
-    the log takes two requests for each commit since the last checkpoint.
+    On a disk it is not cached: its log is read quickly, and the list of a large table's files takes memory.
     """
-    return open_table(path) if is_remote(path) else load_table(path)
+    return open_known(path) if is_remote(path) else load_table(path)
 
 
-def _keep(path: str, table: DeltaTable, looked_s: float) -> None:
-    commit = _find_commit(path, table.version())
-    if commit is not None or is_remote(path):
-        with _lock:
-            _tables.pop(path, None)  # the last used one is at the end
-            _tables[path] = _CachedTable(table, commit, looked_s)
-            if len(_tables) > _MOST_TABLES:
-                del _tables[next(iter(_tables))]
+def open_version(path: str, version: int) -> KnownTable:
+    """The table at `path` at `version`, to be read. In a store it is often the newest. Raises as `load_table`."""
+    if is_remote(path) and (known := open_known(path)).version() == version:
+        return known
+    return load_table(path, version=version)
 
 
-def is_newest(path: str, table: DeltaTable, version: int) -> bool:
-    """True when `open_table` returned `table` and no commit followed `version`; this reads no log."""
+def list_file_uris(path: str, predicate: str) -> list[str]:
+    """The URIs of the files with rows that may match the SQL text `predicate`, URL-encoded; on a disk their paths."""
+    known = open_known(path)
+    uris = open_files_of(known).file_uris(file_pruning_predicate=predicate)
+    if isinstance(known, StoreTable):
+        root = known.files().table_uri.rstrip("/").removeprefix("file://")
+        return [f"{path}/{uri.removeprefix('file://').removeprefix(f'{root}/')}" for uri in uris]
+    return [uri.removeprefix("file://") for uri in uris]
+
+
+def _keep(tables: dict[str, _T], path: str, table: _T) -> None:
+    with _lock:
+        tables.pop(path, None)  # the last used one is at the end
+        tables[path] = table
+        if len(tables) > _MOST_TABLES:
+            del tables[next(iter(tables))]
+
+
+def is_newest(path: str, table: KnownTable, version: int) -> bool:
+    """True when `open_known` returned `table` and no commit followed `version`; this reads no log."""
+    if isinstance(table, StoreTable):
+        if _find_stored(path) is not table:
+            return False
+        table.look()
+        return table.version() == version
     with _lock:
         cached = _tables.get(path)
     if cached is None or cached.table is not table or table.version() != version:
         return False
-    looked_s = read_clock_s()
-    if is_remote(path):
-        if _may_have_newer(path, cached):
-            return False
-        _keep(path, table, looked_s)
-        return True
-    is_there = cached.commit is not None and _find_commit(path, cached.commit.version) == cached.commit
-    return is_there and not _may_have_newer(path, cached)
+    return _find_commit(path, cached.commit.version) == cached.commit and not _may_have_newer(path, cached)
+
+
+def count_others(path: str) -> int:
+    """How many commits of others this process has found in the table at `path`, which is in an object store."""
+    return _find_stored(path).others
 
 
 def is_table(path: str) -> bool:
     """Whether there is a table at `path`."""
     if not is_remote(path):
         return bool(DeltaTable.is_deltatable(path))
-    with _lock:
-        if path in _tables:
-            return True
+    stored = _find_stored(path)
+    if stored.version() >= 0:
+        return True
     # delta-rs keeps Python's lock while it asks a store for this, so that no other thread could renew a lease.
     try:
-        open_table(path)
+        stored.look()
     except TableNotFoundError:
         return False
     return True
@@ -125,6 +179,7 @@ def delete_table(path: str) -> None:
     """Delete the table at `path` with all its files, if it exists. Raises OSError."""
     with _lock:
         _tables.pop(path, None)
+        _stored.pop(path, None)
     delete_folder(path)
 
 
@@ -166,11 +221,9 @@ def _require_contents(path: str, first: int, last: int) -> None:
 
 def _update_cached(path: str, cached: _CachedTable) -> DeltaTable | None:
     """The cached table at its newest version; None if another table replaced it, or its log was truncated."""
-    before = cached.table.version()
-    if cached.commit is not None:
-        before = cached.commit.version
-        if _find_commit(path, before) != cached.commit:
-            return None
+    before = cached.commit.version
+    if _find_commit(path, before) != cached.commit:
+        return None
     if _may_have_newer(path, cached):
         cached.table.update_incremental()
         _require_contents(path, before + 1, cached.table.version())
@@ -179,11 +232,8 @@ def _update_cached(path: str, cached: _CachedTable) -> DeltaTable | None:
 
 def _may_have_newer(path: str, cached: _CachedTable) -> bool:
     # While a log is cleaned up, the next commit may already be removed when an older one still exists.
-    following = cached.table.version() + 1
-    if cached.commit is None:
-        return read_clock_s() - cached.looked_s > _FRESH_S or has_object(path, f"_delta_log/{following:020}.json")
     is_old = time.time_ns() - cached.commit.written_ns > _FRESH_NS
-    return is_old or _commit_file(path, following).exists()
+    return is_old or _commit_file(path, cached.table.version() + 1).exists()
 
 
 def _find_commit(path: str, version: int) -> _Commit | None:

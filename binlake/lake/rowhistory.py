@@ -23,7 +23,7 @@ from binlake.errors import ConfigError
 from binlake.lake.columntypes import choose_arrow_type
 from binlake.lake.damage import name_damage
 from binlake.lake.dataset import open_dataset
-from binlake.lake.opentable import open_once, open_table
+from binlake.lake.opentable import open_known, open_once
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MUTATION, LakeTable
 from binlake.rows.codec import format_key_text
@@ -122,7 +122,7 @@ def read_rows(
     condition = match_commit_ts(lo, hi) if where is None else match_commit_ts(lo, hi) & where
     path = paths.locate_table(table.name)
     with name_damage(path):
-        return open_dataset(open_table(path)).to_table(columns=list(columns), filter=condition)
+        return open_dataset(open_known(path)).to_table(columns=list(columns), filter=condition)
 
 
 def commit_day(ts: int) -> pa.Scalar:

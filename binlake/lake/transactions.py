@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 
 from binlake import tso
 from binlake.base.lakecolumns import Binlog
@@ -22,7 +21,7 @@ from binlake.lake import skips
 from binlake.lake.damage import name_damage
 from binlake.lake.dataset import open_dataset
 from binlake.lake.ddls import read_landed_ddls
-from binlake.lake.opentable import open_once
+from binlake.lake.opentable import KnownTable, open_once
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion, commit_day
 from binlake.lake.seek import TimeBudget, read_changes_of_transaction
@@ -223,7 +222,7 @@ def _read_identities(data: ds.Dataset, files: Iterable[ds.Fragment], where: ds.E
     return rows
 
 
-def _sort_by_age(table: DeltaTable, data: ds.Dataset, where: ds.Expression) -> list[ds.Fragment]:
+def _sort_by_age(table: KnownTable, data: ds.Dataset, where: ds.Expression) -> list[ds.Fragment]:
     """The files that may have matches, sorted by their lowest commit_ts."""
     adds = pa.table(table.get_add_actions(flatten=True))
     least = (

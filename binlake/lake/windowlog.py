@@ -19,6 +19,7 @@ import pyarrow.dataset as ds
 from binlake.base.lakecolumns import Window
 from binlake.errors import ImmutableWindow
 from binlake.lake.control import ControlTable
+from binlake.lake.opentable import count_others
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import WINDOW
 from binlake.pipeline import ENDED
@@ -61,6 +62,10 @@ class WindowLog:
     def refresh(self) -> None:
         """Let later reads of a pinned log find the present events."""
         self._table.refresh()
+
+    def count_others(self) -> int:
+        """How many commits of other processes this one has found in a table in a store."""
+        return count_others(self._table.path)
 
     def exists(self) -> bool:
         """True when anything was ever recorded in this lake."""

@@ -7,21 +7,25 @@ do not check).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from binlake.base.lakecolumns import Change, Mirror
 from binlake.errors import LostRange
+from binlake.lake.access import is_remote
 from binlake.lake.columntypes import build_schema
 from binlake.lake.continuity import require_not_restored
 from binlake.lake.dataset import open_dataset
 from binlake.lake.lock import build_commit_properties
-from binlake.lake.opentable import load_table, open_once
+from binlake.lake.opentable import load_table, open_table
 from binlake.lake.store import build_delta_options, choose_hooks
+from binlake.mirror.presentkeys import has_key
 from binlake.mirror.rows import Reshaper, build_image_rows
 from binlake.rows.schema import TableDef
 from binlake.statements.literal import quote_name
@@ -30,8 +34,19 @@ APP = "binlake-mirror"
 UPTO = "binlake.upto"
 BASE = "binlake.base"
 """In a commit: the mirror has rows of a full load only, each of which was added once."""
+ADDED = "binlake.added"
+"""In a commit: it only adds rows, with keys that no row had."""
 COMPACT_EVERY = 64
+_WRITER = WriterProperties(max_row_group_size=32_768, compression="ZSTD", dictionary_page_size_limit=64 << 10)
+"""delta-rs holds a row group that it writes. With its own defaults (a million rows, snappy, a dictionary of 1 MiB for
+each column) it took three times the memory, as much CPU, and twice the bytes of the lake."""
+_ROWS_AT_ONCE = 16_384
+"""Net changes that become typed rows at a time: their images and texts are in memory besides."""
+_LONGEST_BOUNDS = 512
 
+_written: dict[str, tuple[tuple[str, int], int]] = {}
+"""By path, (the table's id, its version) as this process left it, and its position: delta-rs finds that by reading the
+log back to the last checkpoint."""
 Batches = Iterable[pa.RecordBatch]
 Source = Callable[[], Batches]
 
@@ -67,7 +82,12 @@ class Replica:
     def read_position(self) -> int:
         """The commit_ts up to which the mirror is complete; -1 if it does not exist."""
         table = self._open()
-        found = None if table is None else table.transaction_version(APP)
+        if table is None:
+            return -1
+        written = _written.get(self._path)
+        if written is not None and written[0] == (str(table.metadata().id), table.version()):
+            return written[1]
+        found = table.transaction_version(APP)
         return -1 if found is None else int(found)
 
     def find_version_at(self, commit_ts: int) -> int | None:
@@ -80,7 +100,7 @@ class Replica:
         """True when rows were merged up to exactly `upto`, not only a DDL applied."""
         table = self._open()
         history = [] if table is None else table.history()
-        return any((c.get("operation") == "MERGE" or BASE in c) and int(c.get(UPTO, -1)) == upto for c in history)
+        return any(_adds_rows(commit) and int(commit.get(UPTO, -1)) == upto for commit in history)
 
     def has_base_only(self) -> bool:
         """True when the mirror is empty, or has only rows that `append_base` has added since it was."""
@@ -112,7 +132,8 @@ class Replica:
                 self._require(),
                 pa.RecordBatchReader.from_batches(build_schema(table), read_rows()),
                 mode="append",
-                commit_properties=_build_commit_properties(upto, is_base=True),
+                writer_properties=_WRITER,
+                commit_properties=_build_commit_properties(upto, of={BASE: "true"}),
                 post_commithook_properties=choose_hooks(self._path, self._require().version()),
             )
         except DeltaError as error:
@@ -147,6 +168,7 @@ class Replica:
             self._require(),
             rows,
             mode="overwrite",
+            writer_properties=_WRITER,
             schema_mode="overwrite",
             commit_properties=_build_commit_properties(upto),
         )
@@ -186,10 +208,35 @@ class Replica:
     def merge_keyed(self, table: TableDef, net: pa.Table, upto: int | None) -> None:
         """Apply net changes of keyed rows. `upto` None: more changes of this part follow, so the position stays.
 
-        A row with a newer `_commit_ts` is kept, so an old window can never restore an old row (R-32).
+        A row with a newer `_commit_ts` is kept, so an old window can never restore an old row (R-32). Where no key has
+        a row yet, rows are only added: a MERGE would read all columns of the mirror, and hold each file until it finds
+        a key in it.
         """
         rows, deleted = _build_rows(table, net)
-        self._merge(rows.append_column("_deleted", deleted), upto)
+        # To filter is to copy, and most net changes of new rows delete nothing.
+        added = rows.filter(pc.invert(deleted)) if pc.any(deleted).as_py() else rows
+        if added.num_rows and not has_key(self._require(), rows.column(Mirror.ROWKEY)):
+            self._append(added, upto)
+        else:
+            self._merge(rows.append_column("_deleted", deleted), upto)
+
+    def _append(self, rows: pa.Table, upto: int | None) -> None:
+        table = self._require()
+        write_deltalake(
+            table,
+            rows,
+            mode="append",
+            writer_properties=_WRITER,
+            commit_properties=_build_commit_properties(upto, of={ADDED: "true"}),
+            post_commithook_properties=choose_hooks(self._path, table.version()),
+        )
+        self._remember(table, upto)
+        self._table = None
+
+    def _remember(self, table: DeltaTable, upto: int | None) -> None:
+        """Remember the position of what was just written to `table`."""
+        if upto is not None:
+            _written[self._path] = (str(table.metadata().id), table.version()), upto
 
     def merge_keyless(self, table: TableDef, net: pa.Table, upto: int) -> None:
         """Apply net copies of equal rows in one commit. It must not run twice; only the position prevents that."""
@@ -227,9 +274,10 @@ class Replica:
         (
             table.merge(
                 source,
-                f"t.{Mirror.ROWKEY} = s.{Mirror.ROWKEY} AND t.{Mirror.COPY} = s.{Mirror.COPY}",
+                f"t.{Mirror.ROWKEY} = s.{Mirror.ROWKEY} AND t.{Mirror.COPY} = s.{Mirror.COPY}{_bound_keys(source)}",
                 source_alias="s",
                 target_alias="t",
+                writer_properties=_WRITER,
                 commit_properties=_build_commit_properties(upto),
                 post_commithook_properties=choose_hooks(self._path, table.version()),
             )
@@ -238,6 +286,7 @@ class Replica:
             .when_not_matched_insert(values, predicate="NOT s._deleted")
             .execute()
         )
+        self._remember(table, upto)
 
     def tidy(self) -> None:
         """Join small files every COMPACT_EVERY versions; rows and position stay."""
@@ -261,12 +310,12 @@ class Replica:
         """Join small files and return their number. Like every version, the new one has the position."""
         is_base = {BASE: "true"} if BASE in table.history(1)[0] else {}
         properties = build_commit_properties({UPTO: str(self.read_position()), **is_base})
-        return int(table.optimize.compact(commit_properties=properties)["numFilesRemoved"])
+        return int(table.optimize.compact(commit_properties=properties, writer_properties=_WRITER)["numFilesRemoved"])
 
     def _open(self) -> DeltaTable | None:
         if self._table is None:
             try:
-                self._table = open_once(self._path)
+                self._table = open_table(self._path) if is_remote(self._path) else load_table(self._path)
             except TableNotFoundError:
                 return None
         return self._table
@@ -278,8 +327,14 @@ class Replica:
         return table
 
 
-def _build_rows(table: TableDef, net: pa.Table) -> tuple[pa.Table, pa.Array]:
+def _build_rows(table: TableDef, net: pa.Table) -> tuple[pa.Table, pa.ChunkedArray]:
     """(the mirror rows that `net` writes or removes, a mask of those that it removes)."""
+    firsts = range(0, max(net.num_rows, 1), _ROWS_AT_ONCE)
+    made = [_build_some_rows(table, net.slice(first, _ROWS_AT_ONCE)) for first in firsts]
+    return pa.concat_tables([rows for rows, _ in made]), pa.chunked_array([deleted for _, deleted in made], pa.bool_())
+
+
+def _build_some_rows(table: TableDef, net: pa.Table) -> tuple[pa.Table, pa.Array]:
     deleted = pc.equal(net.column(Change.OP), "delete").combine_chunks()
     images = net.column(Change.AFTER).combine_chunks()
     if pc.any(deleted).as_py():
@@ -287,8 +342,24 @@ def _build_rows(table: TableDef, net: pa.Table) -> tuple[pa.Table, pa.Array]:
     return build_image_rows(table, images, net.column(Change.LAST_COMMIT_TS).combine_chunks()), deleted
 
 
-def _build_commit_properties(upto: int | None, *, is_base: bool = False) -> CommitProperties:
+def _bound_keys(source: pa.Table) -> str:
+    """What follows for the keys of the mirror's matching rows: delta-rs then reads no file whose statistics exclude it.
+
+    Each window adds a file, which holds few keys. Empty for long keys: the condition is repeated in the log.
+    """
+    bounds = pc.min_max(source.column(Mirror.ROWKEY).cast(pa.string())).as_py()
+    least, most = bounds["min"], bounds["max"]
+    if least is None or len(least) + len(most) > _LONGEST_BOUNDS:
+        return ""
+    texts = [text.replace("'", "''") for text in (least, most)]
+    return f" AND t.{Mirror.ROWKEY} >= '{texts[0]}' AND t.{Mirror.ROWKEY} <= '{texts[1]}'"
+
+
+def _adds_rows(commit: Mapping[str, Any]) -> bool:
+    return commit.get("operation") == "MERGE" or BASE in commit or ADDED in commit
+
+
+def _build_commit_properties(upto: int | None, of: Mapping[str, str] = MappingProxyType({})) -> CommitProperties:
     if upto is None:
         return build_commit_properties({})
-    base = {BASE: "true"} if is_base else {}
-    return build_commit_properties({UPTO: str(upto), **base}, [Transaction(APP, upto)])
+    return build_commit_properties({UPTO: str(upto), **of}, [Transaction(APP, upto)])

@@ -7,6 +7,7 @@ import json
 
 from binlake import tso
 from binlake.base.arguments import add_output, parse_count
+from binlake.base.memory import share_arenas
 from binlake.base.terminal import print_table
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError
@@ -80,6 +81,7 @@ class WindowCommand:
             _list(args)
             return 0
         _default_to_local(args)
+        share_arenas()
         results = execute("window", args)
         show(results, args.output)
         return 1 if any(result.state == "failed" for result in results) else 0

@@ -18,7 +18,7 @@ import structlog
 from binlake.base import rowhash
 from binlake.config.model import TargetSection
 from binlake.errors import CheckpointConflict, ImmutableWindow, TargetRefused
-from binlake.lake.opentable import open_table
+from binlake.lake.opentable import open_known
 from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
@@ -105,7 +105,7 @@ def _use_given(ctx: StageContext, given: Compacted | Converted) -> Converted:
 def _read_versions(ctx: StageContext, derived: Converted) -> tuple[int, ...]:
     """The newest versions of the tables that have the rows of `derived`, which another process may replace."""
     in_lake = ((CHANGE, not derived.compacted.manifest.change), (STATEMENT, not derived.limits))
-    return tuple(open_table(ctx.paths.locate_table(table.name)).version() for table, is_there in in_lake if is_there)
+    return tuple(open_known(ctx.paths.locate_table(table.name)).version() for table, is_there in in_lake if is_there)
 
 
 def _derive(ctx: StageContext, given: Compacted) -> Converted:

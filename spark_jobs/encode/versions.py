@@ -13,7 +13,7 @@ from binlake.feed.files.versions import TableVersion
 from binlake.feed.formats import DELETE, INSERT, UPDATE
 from binlake.lake.dataset import open_dataset
 from binlake.lake.ddls import find_last_ddls
-from binlake.lake.opentable import open_table
+from binlake.lake.opentable import open_known
 from binlake.lake.tables import build_message_table
 from binlake.rows.schema import TableDef
 from binlake.spark_jobs.job.context import Bounds, StageContext
@@ -43,7 +43,7 @@ def list_versions(ctx: StageContext, feed: FeedSection, window: SinkWindow) -> l
 
 def _read_names(ctx: StageContext, feed: FeedSection, bounds: Bounds) -> set[Name]:
     """(db, table) of the row changes among the window's messages."""
-    data = open_dataset(open_table(ctx.paths.locate_table(build_message_table(feed.name).name)))
+    data = open_dataset(open_known(ctx.paths.locate_table(build_message_table(feed.name).name)))
     columns = [Message.DB, Message.TABLE]
     own = (ds.field(Message.WINDOW) == bounds.window) & ds.field(Message.OP).isin([INSERT, UPDATE, DELETE])
     names = data.to_table(columns=columns, filter=own).group_by(columns).aggregate([])

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
+from binlake.base.memory import give_memory_back
 from binlake.base.spans import NO_SPAN, Span, Values
 from binlake.lake.paths import LakePaths
 from binlake.spark_jobs.engine.blocks import FileStore, MemoryStore, RowStore
@@ -113,6 +114,7 @@ class LocalEngine:
         for number, one in enumerate(inputs):
             with self._span.begin(name_task(task), describe_task(number, len(inputs))):
                 results.append(task(one))
+            give_memory_back()
         return results
 
     def open_store(self, paths: LakePaths, purpose: str) -> AbstractContextManager[RowStore]:

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from binlake.base.lakecolumns import History, OfSegment
 from binlake.lake.damage import name_damaged_file
-from binlake.lake.opentable import open_table
+from binlake.lake.opentable import list_file_uris
 from binlake.lake.parts import TablePart
 from binlake.lake.paths import LakePaths
 from binlake.lake.store import read_metadata
@@ -41,9 +41,7 @@ def list_written_rows(folder: str, parts: Sequence[TablePart], size: int | None 
 
 
 def _list_files(paths: LakePaths, table: LakeTable, predicate: str) -> list[str]:
-    uris = open_table(paths.locate_table(table.name)).file_uris(file_pruning_predicate=predicate)
-    # The paths are URL-encoded.
-    return sorted(unquote(uri.removeprefix("file://")) for uri in uris)
+    return sorted(map(unquote, list_file_uris(paths.locate_table(table.name), predicate)))
 
 
 def _list_groups(file: str, lo: int | None = None, hi: int | None = None) -> Iterator[_Group]:

@@ -68,6 +68,21 @@ class HeldRows:
         return measure_run(self)
 
 
+def cut_held_rows(rows: Rows, most_bytes: int) -> list[Rows]:
+    """`rows` in pieces of about `most_bytes` if they are in memory, between their batches; else as they are."""
+    if not isinstance(rows, HeldRows) or rows.bytes <= most_bytes:
+        return [rows]
+    cut: list[list[pa.RecordBatch]] = []
+    size = 0
+    for batch in rows.table.to_batches():
+        size += batch.nbytes
+        if not cut or size > most_bytes:
+            cut.append([])
+            size = batch.nbytes
+        cut[-1].append(batch)
+    return [HeldRows(pa.Table.from_batches(batches)) for batches in cut]
+
+
 @dataclass(frozen=True)
 class FileRows:
     """Rows of Parquet files with lo < commit_ts <= hi (`within`; None: all rows).

@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from binlake.base.cpu import CPU
+from binlake.base.memory import give_memory_back
 from binlake.errors import BinlakeError
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.failures import translate_errors
@@ -75,6 +76,7 @@ class Ahead:
                     stage = replace(chain, cpu=cpu).begin_stage("convert", Bounds(result.lo, result.hi))
                     converted = _import_stage("convert").derive_ahead(stage, result.derived)
                 ahead = replace(ahead, result=replace(result, derived=converted))
+                give_memory_back()
         except (BinlakeError, CannotDeriveAhead) as error:
             _log_reason(error)
         return ahead

@@ -12,6 +12,7 @@ from binlake.base.cpu import CpuShare
 from binlake.base.spans import NO_SPAN, Span
 from binlake.cluster.holding import name_consumer
 from binlake.config import Replication
+from binlake.lake.access import is_remote
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Bounds", "StageContext", "StageResult"]
 
-PIECE_BYTES = 64 << 20
+PIECE_BYTES = 24 << 20
 """Binlog bytes of a window that another one follows at once: what the driver can process in a few hundred MiB."""
 
 
@@ -38,6 +39,21 @@ class LakeView:
         self.windows = WindowLog(paths, pinned=True)
         self.schemas = SchemaHistory(paths, pinned=True)
         self.members = MemberTable(paths, pinned=True)
+        self._is_stored = is_remote(paths.root)
+        self._others = -1
+
+    def refresh(self) -> None:
+        """Let later reads find what other processes have written.
+
+        In a store they are not looked for in schemas and members if no event came: who changes these records one then.
+        """
+        self.windows.refresh()
+        if self._is_stored:
+            before, self._others = self._others, self.windows.count_others()
+            if before == self._others:
+                return
+        self.schemas.refresh()
+        self.members.refresh()
 
 
 @dataclass(frozen=True)
@@ -77,15 +93,16 @@ class StageContext:
 
     def refresh(self) -> None:
         """Let the stage see what other processes have written: after it has got a lock, or asked another server."""
-        self.windows.refresh()
-        self.schemas.refresh()
-        self.members.refresh()
+        if self.view is not None:
+            self.view.refresh()
 
     @contextmanager
     def hold_lock(self, name: str) -> Iterator[None]:
         """Hold the lake's lock `name`, with a present view of the control tables. Raises LeaseHeld."""
-        with hold_lake_lock(self.paths, name):
-            self.refresh()
+        with hold_lake_lock(self.paths, name) as may_be_new:
+            # Otherwise the view is what it was when the stage began, a moment ago.
+            if may_be_new:
+                self.refresh()
             yield
 
     @cached_property

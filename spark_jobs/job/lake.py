@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import ColumnProperties, CommitProperties, DeltaTable, WriterProperties, write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from binlake.base import rowhash
@@ -23,11 +23,13 @@ from binlake.base.oserrors import SPACE_HINT
 from binlake.base.rowhash import Fold
 from binlake.errors import Transient
 from binlake.lake.damage import describe_storage_text, find_os_code, require_space
+from binlake.lake.lease import require_leases
 from binlake.lake.lock import build_commit_properties
-from binlake.lake.opentable import is_table, open_table
+from binlake.lake.opentable import KnownTable, is_table, open_files_of, open_fully, open_known, open_table
 from binlake.lake.parts import TablePart, write_parts
 from binlake.lake.paths import LakePaths
 from binlake.lake.store import build_delta_options, choose_hooks, open_files
+from binlake.lake.storetable import StoreTable, build_add
 from binlake.lake.tables import STAGE_TABLES, LakeTable, parse_schema
 from binlake.spark_jobs.engine.engine import Engine
 from binlake.spark_jobs.engine.rows import Rows
@@ -100,7 +102,7 @@ def replace_history(
     hi: int | None,
     parts: Sequence[TablePart],
     note: Mapping[str, str],
-    opened: DeltaTable | None = None,
+    opened: KnownTable | None = None,
 ) -> None:
     """Replace the rows with lo < commit_ts <= hi (None: all above lo) by the files `parts`, in one commit.
 
@@ -108,12 +110,13 @@ def replace_history(
     rows are copied; later stages of this process still read the files, which VACUUM deletes one day. The caller holds
     the table's lock. `opened`: the table, if the caller has opened it under that lock. Raises Transient.
     """
-    opened = open_table(paths.locate_table(table.name)) if opened is None else opened
-    replaced = _find_files_of_range(opened, lo, hi)
+    opened = open_known(paths.locate_table(table.name)) if opened is None else opened
+    replaced = _find_files_of_range(open_files_of(opened), lo, hi)
     if replaced is not None:
         if parts or replaced:
             commit_parts(paths, table, parts, replaced, note, opened=opened)
         return
+    opened = open_fully(opened)
     predicate = f"{History.COMMIT_TS} > {lo}" + ("" if hi is None else f" AND {History.COMMIT_TS} <= {hi}")
     rows = _read_parts(paths.locate_table(table.name), table, parts)
     try:
@@ -171,8 +174,8 @@ def replace_window(
     paths: LakePaths, table: LakeTable, window: str, parts: Sequence[TablePart], note: Mapping[str, str]
 ) -> None:
     """Replace the rows of `window` by the files `parts`; no commit if there are none. Raises Transient."""
-    opened = open_table(paths.locate_table(table.name))
-    replaced = _list_window_files(opened, window)
+    opened = open_known(paths.locate_table(table.name))
+    replaced = _list_window_files(open_files_of(opened), window)
     if parts or replaced:
         commit_parts(paths, table, parts, replaced, note, opened=opened)
 
@@ -190,16 +193,20 @@ def commit_parts(
     note: Mapping[str, str],
     *,
     data_change: bool = True,
-    opened: DeltaTable | None = None,
+    opened: KnownTable | None = None,
 ) -> None:
     """Add the files `parts` to `table` and remove those `replaced`, in one commit. Raises Transient.
 
     `data_change`: False if the rows stay the same. `opened`: the table, if the caller has just opened it.
     """
     require_space(paths.locate_table(table.name))
+    known = open_known(paths.locate_table(table.name)) if opened is None else opened
+    if isinstance(known, StoreTable) and not replaced and known.takes_commits():
+        _add_parts(paths, table, known, parts, note, data_change)
+        return
+    place = known.open_fully() if isinstance(known, StoreTable) else known
     now = int(time.time() * 1000)
     adds = [AddAction(part.path, part.size, part.values, now, data_change, part.stats) for part in parts]
-    place = open_table(paths.locate_table(table.name)) if opened is None else opened
     try:
         place.create_write_transaction(
             [*adds, *replaced],
@@ -210,6 +217,20 @@ def commit_parts(
             post_commithook_properties=choose_hooks(paths.locate_table(table.name), place.version()),
         )
     except DeltaError as error:
+        raise _build_write_error(paths, table, error) from error
+
+
+def _add_parts(
+    paths: LakePaths, table: LakeTable, known: StoreTable, parts: Sequence[TablePart], note: Mapping[str, str],
+    is_change: bool,
+) -> None:  # fmt: skip
+    require_leases()
+    adds = [build_add(part.path, part.values, part.size, part.stats, is_change=is_change) for part in parts]
+    about = {"operation": "WRITE", "operationParameters": {"mode": "Append"}, "userMetadata": encode_note(note)}
+    try:
+        known.commit(adds, about)
+    except CommitFailedError as error:
+        # As with delta-rs: it is not repeated, as a writer that has taken the lock over may have come first.
         raise _build_write_error(paths, table, error) from error
 
 
@@ -233,14 +254,14 @@ def commit_properties(note: Mapping[str, str]) -> CommitProperties:
 
 
 def clear_rows(
-    paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str], opened: DeltaTable | None = None
+    paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str], opened: KnownTable | None = None
 ) -> bool:
     """Remove the rows that match `predicate`; no commit if there are none. Raises Transient.
 
     `opened`: the table, if the caller has just opened it. Returns whether there was a commit.
     """
-    present = open_table(paths.locate_table(table.name)) if opened is None else opened
-    if not _may_match(present, predicate):
+    present = open_known(paths.locate_table(table.name)) if opened is None else opened
+    if not _may_match(open_files_of(present), predicate):
         return False
     overwrite(build_local_table([], table.build_spark_schema()), paths, table, predicate, note)
     return True
@@ -261,7 +282,7 @@ def commit_ts_predicate(lo: int, hi: int) -> str:
 
 def may_have_rows(paths: LakePaths, table: LakeTable, predicate: str) -> bool:
     """False if partitions and statistics show that no file has a row that matches `predicate`."""
-    return _may_match(open_table(paths.locate_table(table.name)), predicate)
+    return _may_match(open_files_of(open_known(paths.locate_table(table.name))), predicate)
 
 
 def _may_match(table: DeltaTable, predicate: str) -> bool:

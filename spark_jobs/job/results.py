@@ -18,6 +18,9 @@ STAGE = "stage"
 CUT = "cut_at_bytes"
 """In the detail of a landed window: it ends below the requested hi, because it reached `window.max-bytes`."""
 
+BYTES = "bytes"
+"""In the detail of a landed window: its bytes of binlogs."""
+
 
 class SparkNeeded(Permanent):
     """A stage needs a Spark session in a process that may not start one. The stage can be repeated safely."""

@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from binlake.base.cpu import CPU
+from binlake.base.memory import give_memory_back
 from binlake.base.spans import Values
 from binlake.errors import LeaseHeld
 from binlake.feed.state import read_progress, read_state, record_feed_error, record_resume, stops_feed
@@ -22,9 +23,10 @@ from binlake.spark_jobs.job.afterddl import compare_after_apply
 from binlake.spark_jobs.job.ahead import Ahead
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.failures import translate_errors
+from binlake.spark_jobs.job.flight import PiecesInFlight
 from binlake.spark_jobs.job.lineage import Gathered
 from binlake.spark_jobs.job.passed import MergedWindow
-from binlake.spark_jobs.job.results import CUT, SparkNeeded
+from binlake.spark_jobs.job.results import BYTES, CUT, SparkNeeded
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +54,7 @@ def run_stage(
         CPU.begin() as cpu,
     ):
         result = _run_stage(name, replace(ctx, span=span, cpu=cpu), bounds, start_ts, feed, given)
+        give_memory_back()
         span.note(
             {**_describe_window(result.lo, result.hi), "binlake.state": result.state, "binlake.rows": result.rows}
         )
@@ -139,7 +142,8 @@ def _run_pieces(ctx: StageContext, start_ts: int | None) -> list[StageResult]:
     results = Gathered([planned])
     if planned.state in STOPPED:
         return results.list_results()
-    with _Landing(source, planned.hi) as landing, Ahead(ctx) as ahead:
+    # What ends first lets the others end: a piece that waits for room, then the one that waits for it to land.
+    with _Landing(source, planned.hi) as landing, Ahead(ctx) as ahead, landing.flight as flight:
         sinks = _Sinks(ctx, ahead)
         following: Future[_Piece] | None = landing.start(planned.lo)
         while following is not None:
@@ -148,6 +152,7 @@ def _run_pieces(ctx: StageContext, start_ts: int | None) -> list[StageResult]:
             wait_for_next = partial(_wait_for, landing, following) if following is not None else None
             for result in [*piece.results, *sinks.run(piece.merged, wait_for_next)]:
                 results.add(result)
+            flight.release(piece.merged.bounds.lo)
     return results.list_results()
 
 
@@ -163,6 +168,7 @@ class _Landing:
     """Lands the pieces of one window, one at a time, in its own thread; each piece once."""
 
     def __init__(self, ctx: StageContext, hi: int) -> None:
+        self.flight = PiecesInFlight(ctx.most_bytes)
         self._ctx = ctx
         self._hi = hi
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="land")
@@ -179,7 +185,7 @@ class _Landing:
         """Land the piece that begins at `lo`, unless it has been started already."""
         with self._lock:
             if lo not in self._pieces:
-                self._pieces = {lo: self._pool.submit(_land, self._ctx, Bounds(lo, self._hi))}
+                self._pieces = {lo: self._pool.submit(_land, self._ctx, Bounds(lo, self._hi), self.flight)}
             return self._pieces[lo]
 
     def start_after(self, piece: _Piece) -> Future[_Piece] | None:
@@ -205,9 +211,11 @@ def run_landed(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
     return results.list_results()
 
 
-def _land(ctx: StageContext, bounds: Bounds) -> _Piece:
+def _land(ctx: StageContext, bounds: Bounds, flight: PiecesInFlight) -> _Piece:
     """Land a piece that begins at `bounds.lo`, and merge it."""
+    flight.reserve(bounds.lo, ctx.most_bytes)
     landed = run_stage("land", ctx, bounds)
+    flight.correct(bounds.lo, int(landed.detail.get(BYTES, 0)))
     merged = run_stage("merge", ctx, Bounds(landed.lo, landed.hi), given=landed.derived)
     return _Piece([replace(result, derived=None) for result in (landed, merged)], merged.derived)
 

@@ -171,7 +171,7 @@ def digest_pulled(
     for ts, nodes in shared.items():
         for pump in sorted(set(nodes))[1:]:
             left_out[pump].append(ts)
-    once = _sort(_leave_out(own, left_out))
+    once = sort_rows(_leave_out(own, left_out))
     stored = write_binlog(once, folder, keeper)
     return PulledRange(bounds, pumps, _list_ddls(own), conflict, stored, decode(once) if decode is not None else None)
 
@@ -285,7 +285,8 @@ def _convert_flags(flags: pa.ChunkedArray) -> NDArray[np.bool_]:
     return np.asarray(flags, np.bool_)
 
 
-def _sort(rows: pa.Table) -> pa.Table:
+def sort_rows(rows: pa.Table) -> pa.Table:
+    """`rows` by commit_ts and chunk."""
     ts, chunk = np.asarray(rows[Binlog.COMMIT_TS]), np.asarray(rows[Binlog.CHUNK])
     steps = np.diff(ts)
     if (steps > 0).all():

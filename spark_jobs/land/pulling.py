@@ -23,13 +23,15 @@ from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.decoding import DecodeAhead
 from binlake.spark_jobs.job.results import Bounds
 from binlake.spark_jobs.land.expecting import GUESSED_RANGES, ExpectedBytes, divide, expect
-from binlake.spark_jobs.land.pulled import Pulled, PulledRange, digest_pulled
+from binlake.spark_jobs.land.pulled import Pulled, PulledRange, digest_pulled, sort_rows
 from binlake.spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, build_proof
 
 log = structlog.get_logger(__name__)
 
 RANGE_BYTES = 64 << 20
 """Payload bytes that are digested at a time."""
+SORTED_BYTES = 4 << 20
+"""Payload bytes that are brought into order at a time: to sort rows is to copy them."""
 
 
 @dataclass(frozen=True)
@@ -112,22 +114,64 @@ class PullTask:
 
 
 def pull_parts(pull: PumpPull, part_bytes: int) -> Generator[PulledPart]:
-    """The window in parts with at most `part_bytes` of payload each, but at least one transaction."""
+    """The window in parts with at most `part_bytes` of payload each, but at least one transaction; sorted."""
     with ThreadPoolExecutor(max(len(pull.pumps), 1), thread_name_prefix="pull") as pool:
         streams = [
             _Stream(pool, node_id, pull.lo, pull.pull_pump(place)) for place, (node_id, _) in enumerate(pull.pumps)
         ]
-        lo = pull.lo
-        while behind := [stream for stream in streams if not stream.ended]:
-            min(behind, key=lambda stream: stream.passed).take()
-            passed = min(stream.passed for stream in streams)
-            while sum(stream.bytes for stream in streams) >= part_bytes:
-                upto = _cut(streams, min(passed, pull.hi), part_bytes)
-                if upto is None or upto >= pull.hi:
-                    break
-                yield PulledPart(_build_table(streams, upto), lo, upto)
-                lo = upto
-        yield PulledPart(_build_table(streams, pull.hi), lo, pull.hi)
+        part = _Part(pull.lo, part_bytes)
+        for upto in _find_steps(streams, pull.hi, part):
+            size = sum(stream.measure(upto) for stream in streams)
+            if part.bytes and part.bytes + size > part_bytes:
+                yield part.take()
+            part.add(_build_table(streams, upto), size, upto)
+            if part.is_full and upto < pull.hi:
+                yield part.take()
+        yield part.take()
+
+
+def _find_steps(streams: Sequence[_Stream], hi: int, part: _Part) -> Iterator[int]:
+    """Pull, and tell each commit_ts up to which what is held must be added to `part`: `hi` at last."""
+    while behind := [stream for stream in streams if not stream.ended]:
+        min(behind, key=lambda stream: stream.passed).take()
+        passed = min(stream.passed for stream in streams)
+        while sum(stream.bytes for stream in streams) >= part.step:
+            upto = _cut(streams, min(passed, hi), part.step)
+            if upto is None or upto >= hi:
+                break
+            yield upto
+    yield hi
+
+
+class _Part:
+    """Gathers the rows above `lo` of the next PulledPart, with about `most` bytes of payload."""
+
+    def __init__(self, lo: int, most: int) -> None:
+        self.bytes = 0
+        self._most = most
+        self._lo = self._upto = lo
+        self._tables: list[pa.Table] = []
+
+    @property
+    def step(self) -> int:
+        """Bytes of payload to add next: not more than are left."""
+        return min(SORTED_BYTES, self._most - self.bytes)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so few bytes are left that another step does not pay."""
+        return 2 * (self._most - self.bytes) < min(SORTED_BYTES, self._most)
+
+    def add(self, rows: pa.Table, size: int, upto: int) -> None:
+        """Add the rows up to `upto`, with `size` bytes of payload."""
+        self._tables.append(rows)
+        self.bytes, self._upto = self.bytes + size, upto
+
+    def take(self) -> PulledPart:
+        """What was added, which is no longer held."""
+        taken = PulledPart(pa.concat_tables(self._tables), self._lo, self._upto)
+        self._tables, self.bytes, self._lo = [], 0, self._upto
+        return taken
 
 
 def count_payload_bytes(rows: pa.Table | pa.RecordBatch) -> int:
@@ -163,6 +207,13 @@ class _Stream:
         self.bytes += count_payload_bytes(batch)
         # More rows of the last transaction may follow.
         self.passed = max(self.passed, last - 1)
+
+    def measure(self, upto: int) -> int:
+        """Bytes of payload at or below `upto`."""
+        sizes = (
+            np.asarray(pc.binary_length(one["payload"]))[np.asarray(one["commit_ts"]) <= upto] for one in self.batches
+        )
+        return sum(int(size.sum()) for size in sizes)
 
     def drop(self, upto: int) -> list[pa.RecordBatch]:
         """The rows at or below `upto`, which are no longer held."""
@@ -203,8 +254,10 @@ def _cut(streams: Sequence[_Stream], passed: int, most_bytes: int) -> int | None
 
 
 def _build_table(streams: Sequence[_Stream], upto: int) -> pa.Table:
-    """All rows at or below `upto`, which are no longer held, and for each pump a proof of how far it was pulled."""
+    """All rows at or below `upto`, sorted, which are no longer held; and for each pump a proof of how far it was
+    pulled."""
     proofs = [build_proof(stream.node_id, stream.passed) for stream in streams]
     batches = [batch for stream in streams for batch in stream.drop(upto)]
     log.debug("pulled", batches=len(batches), upto=str(upto))
-    return pa.Table.from_batches([*batches, *proofs], ARROW_SCHEMA)
+    rows = sort_rows(pa.Table.from_batches(batches, ARROW_SCHEMA))
+    return pa.concat_tables([rows, pa.Table.from_batches(proofs, ARROW_SCHEMA)])

@@ -30,7 +30,7 @@ from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.decoding import DecodeAhead, DecodedAhead, Decoder, MergeTask
 from binlake.spark_jobs.job.lake import ensure_tables, replace_history
 from binlake.spark_jobs.job.passed import LandedWindow
-from binlake.spark_jobs.job.results import CUT
+from binlake.spark_jobs.job.results import BYTES, CUT
 from binlake.spark_jobs.land.ddljobs import WindowJobs, fetch_jobs
 from binlake.spark_jobs.land.disks import build_disk_events
 from binlake.spark_jobs.land.pulled import NOTHING, LandedTransactions, Pulled, PumpPart
@@ -295,6 +295,6 @@ def _choose_answering_pump(members: Sequence[Member]) -> str:
 
 def _build_result(manifest: WindowManifest, began: float, state: str, more: Mapping[str, bool]) -> StageResult:
     rows = manifest.dml + manifest.ddls
-    detail = {"ddl": manifest.ddls, "bytes": manifest.bytes, "pumps": [proof.node_id for proof in manifest.members]}
+    detail = {"ddl": manifest.ddls, BYTES: manifest.bytes, "pumps": [proof.node_id for proof in manifest.members]}
     detail |= more
     return StageResult("land", state, manifest.lo, manifest.hi, rows, time.monotonic() - began, "", detail)

@@ -9,6 +9,7 @@ import cost_per_row
 import numpy as np
 import pytest
 from bulk_load import WRITERS, BulkLoad, KnownTransactions
+from support.examples import spread
 from sysbench_rows import LOADS
 
 from binlake.rows.schema import SchemaState, WindowSchemas
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.long
 Row = dict[str, str]
 
 
-@pytest.mark.parametrize("name", list(LOADS))
+@pytest.mark.parametrize("name", spread(list(LOADS), least=2))
 def test_consecutive_changes_lead_to_the_expected_rows(name: str) -> None:
     bulk, binlog, jobs = cost_per_row.build_landed(LOADS[name].with_scale(0.03), whole=True)
     schemas = WindowSchemas(SchemaState().fold(enumerate(jobs)), [])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from snapshot_tables import DB, SHAPES, Tables, read_statements
+from support.examples import spread
 
 from deploy.local.mariadb import MariaDb
 
@@ -24,7 +25,7 @@ def execute(server: MariaDb, statement: str | bytes) -> None:
         cursor.execute(statement)
 
 
-@pytest.mark.parametrize("shape", list(SHAPES))
+@pytest.mark.parametrize("shape", spread(list(SHAPES), least=1))
 def test_the_floor_writes_each_row_and_a_fault_is_found(
     pair: tuple[MariaDb, MariaDb], tmp_path: Path, shape: str
 ) -> None:

@@ -37,8 +37,8 @@ def server() -> Iterator[MariaDb]:
 
 @pytest.fixture
 def cluster(server: MariaDb, mariadb: MariaDb, tmp_path: Path) -> Iterator[FedCluster]:
-    """A load of two tables with keys, and of one without a key that has equal rows; 1,500 rows each."""
-    numbers = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 1499) SELECT"
+    """A load of two tables with keys, and of one without a key that has equal rows; 600 rows each."""
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 599) SELECT"
     execute(mariadb, "DROP DATABASE IF EXISTS fed")
     execute(
         server,
@@ -52,7 +52,7 @@ def cluster(server: MariaDb, mariadb: MariaDb, tmp_path: Path) -> Iterator[FedCl
         f"INSERT INTO fed.other {numbers} i, i FROM n",
         f"INSERT INTO fed.log {numbers} i % 5, IF(i % 9, 'base', NULL) FROM n",
     )
-    snapshot = {"chunk-rows": 150, "form": "columns"}
+    snapshot = {"chunk-rows": 60, "form": "columns"}
     source = {"name": "shard-1", "host": server.host, "port": server.port, "snapshot": snapshot}
     with FedCluster(tmp_path, server, [source]) as made:
         made.start_feeder()

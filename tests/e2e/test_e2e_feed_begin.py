@@ -27,7 +27,7 @@ def _read_names(folder: Path) -> list[str]:
     return sorted(line.split(",")[-1].strip('"') for one in texts for line in one.splitlines())
 
 
-@pytest.mark.parametrize("last", ["land", "merge"])
+@pytest.mark.parametrize("last", ["land", pytest.param("merge", marks=pytest.mark.soak)])
 def test_feed_sends_the_first_window_even_if_its_run_died_before_encode(
     source: LiveSource, context: Callable[..., StageContext], tmp_path: Path, last: str
 ) -> None:

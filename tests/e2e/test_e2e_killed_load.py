@@ -23,7 +23,8 @@ from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.runner import run_window
 from deploy.local.source import FeederSource
 
-pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
+# Kills at each step of a load, in one process, are of `make test` (test_e2e_feeder, test_e2e_column_load).
+pytestmark = [pytest.mark.mariadb, pytest.mark.e2e, pytest.mark.soak]
 _ROWS = 2000
 _WAIT_S = 90.0
 

@@ -171,7 +171,7 @@ def test_shards_with_old_rows_become_one_table(
 
 @pytest.mark.parametrize(
     ("mode", "ahead"),
-    [("", "shard-2"), ("pessimistic", "shard-1"), pytest.param("pessimistic", "shard-2", marks=pytest.mark.soak)],
+    [("", "shard-2"), *(pytest.param("pessimistic", one, marks=pytest.mark.soak) for one in SHARDS)],
 )
 def test_shards_loaded_before_and_after_their_alter_become_one_table(
     sources: tuple[MariaDb, MariaDb], empty_mariadb: MariaDb, tmp_path: Path, mode: str, ahead: str

@@ -244,7 +244,7 @@ def test_page_shows_a_new_window_without_a_reload_while_it_is_seen(
     assert page.complaints == []
 
 
-@pytest.mark.parametrize("width", [390, 2560])
+@pytest.mark.parametrize("width", [390, pytest.param(2560, marks=pytest.mark.soak)])
 def test_no_page_is_wider_than_the_screen(page: BrowserPage, server: httpx.Client, shop: str, width: int) -> None:
     page.set_size(width, 900)
     page.set_scheme("dark" if width == 390 else "light")

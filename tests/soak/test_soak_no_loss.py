@@ -106,13 +106,6 @@ def setting(name: str, default: float) -> float:
     return float(os.environ.get(f"BINLAKE_SOAK_{name}", default))
 
 
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("strategy", ["range"])
-def test_no_binlog_is_lost_in_a_few_seconds_of_faults(tmp_path: Path, strategy: str) -> None:
-    # A load that leaves capacity on a busy machine; the number of faults is the same.
-    run(tmp_path, int(setting("SEED", 20261121)), setting("SECONDS", 10), strategy, rate=100)
-
-
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("strategy", ["range", "hash", "score"])

@@ -87,8 +87,9 @@ def choose_worlds(families: Families, count: int) -> list[Seeds]:
     return [Seeds(range(start, min(start + SOAKED, first + count)), start) for start in starts]
 
 
-@pytest.mark.parametrize("families", PAIRS, ids=str)
+@pytest.mark.parametrize("families", [one for one in PAIRS if one.source != one.target], ids=str)
 def test_target_mirrors_and_feed_equal_a_drawn_source(families: Families, tmp_path: Path) -> None:
+    # Each family as a source and as a target; pairs of one family are below.
     (seeds,) = choose_worlds(families, SEEDS)
     assert run_world(tmp_path, families, seeds, STEPS)["tables"] >= len(seeds.stories) // 2
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from sqlsink import LandedShop, Sink
+from support.examples import spread
 from support.mariadb import MariaDb
 
 from binlake.ddl.shapes import Shapes, TableShape
@@ -127,13 +128,13 @@ def test_sealed_data_is_not_read_back_in_the_same_process(sink: Sink, monkeypatc
 
 @pytest.mark.parametrize(
     ("change", "says"),
-    [
+    spread([
         (damage, "damaged: its digest is not that of its text"),
         (lambda row: {**row, "manifest": ""}, "the event of compact has no manifest"),
         (lambda row: {**row, "manifest": row["manifest"][:-9]}, "is not valid JSON"),
         (lambda row: {**row, "manifest": row["manifest"].replace('"version":1', '"version":9')}, "another version"),
-    ],
-)
+    ], least=2),
+)  # fmt: skip
 def test_altered_manifest_stops_both_stages_until_compact_runs_again(
     sink: Sink, change: Callable[[Row], Row], says: str
 ) -> None:

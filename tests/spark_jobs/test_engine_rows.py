@@ -18,7 +18,16 @@ from binlake.spark_jobs.engine.blocks import FileStore, MemoryStore
 from binlake.spark_jobs.engine.engine import Keeper, LocalEngine
 from binlake.spark_jobs.engine.exchange import Split, exchange
 from binlake.spark_jobs.engine.inorder import OrderedRows, cut_in_order
-from binlake.spark_jobs.engine.rows import FileRows, HeldRows, MappedRows, Rows, StoredRows, pack_rows, read_table
+from binlake.spark_jobs.engine.rows import (
+    FileRows,
+    HeldRows,
+    MappedRows,
+    Rows,
+    StoredRows,
+    cut_held_rows,
+    pack_rows,
+    read_table,
+)
 
 SCHEMA = pa.schema([("commit_ts", pa.int64()), ("seq", pa.int64()), ("text", pa.string())])
 ORDER = ("commit_ts", "seq")
@@ -184,3 +193,17 @@ def test_packed_parts_have_all_rows_in_order_and_at_most_the_bytes_of_a_task(see
     assert all(pack.bytes <= most or pack.bytes in single for pack in packs)
     # Two neighbours would be too much for one task.
     assert all(one.bytes + two.bytes > most or not one.bytes for one, two in pairwise(packs))
+
+
+@pytest.mark.parametrize(("most", "pieces"), [(1, 5), (210, 3), (1 << 20, 1)])
+def test_rows_in_memory_are_cut_between_batches(most: int, pieces: int) -> None:
+    # U-06: a task of this process copies its rows.
+    table = pa.concat_tables(draw_rows(Random(seed), 4) for seed in range(5))
+    cut = cut_held_rows(HeldRows(table), most)
+    assert len(cut) == pieces
+    assert list_all(cut) == table.to_pylist()
+
+
+def test_rows_in_files_are_not_cut(tmp_path: Path) -> None:
+    rows = FileRows(((write_file(tmp_path / "a", draw_rows(Random(1), 9), 2), ()),), 900)
+    assert cut_held_rows(rows, 1) == [rows]

@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from lakehouse import rows_of
 from sqlsink import LandedShop, Sink
+from support.examples import spread
 from support.mariadb import MariaDb
 
 from binlake.errors import ImmutableWindow, LostRange
@@ -114,7 +115,7 @@ def test_a_window_with_ddl_keeps_its_statements(one: OneProcess) -> None:
     one.require_applied(first)
 
 
-@pytest.mark.parametrize("keep", [["change"], ["statement"], ["change", "statement"]])
+@pytest.mark.parametrize("keep", spread([["change", "statement"], ["change"], ["statement"]], least=1))
 def test_kept_tables_have_the_rows(one: OneProcess, keep: list[str]) -> None:
     one.sink.lakehouse.config["lake"] = {"path": str(one.sink.lakehouse.root), "keep": keep}
     one.sink.ctx = one.sink.lakehouse.context()
@@ -145,7 +146,9 @@ def _recover(one: OneProcess) -> None:
     assert recover(replication, lambda _: one.sink.ctx)[-1].state == "recovered"
 
 
-@pytest.mark.parametrize("again_by", [_run_finalize, _run_all_stages_alone, _run_in_one_process, _recover])
+@pytest.mark.parametrize(
+    "again_by", spread([_run_finalize, _run_all_stages_alone, _recover, _run_in_one_process], least=2)
+)
 def test_another_process_finishes_the_open_window(one: OneProcess, again_by: Callable[[OneProcess], None]) -> None:
     # S3-08, S3-09, R-62; a configuration that would give other batches counts from the next window on
     one.open_at_target(one.derive_plain())
@@ -196,8 +199,15 @@ def _reduce_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(again.WindowNetChange, "prepare", lose_a_row)
 
 
-@pytest.mark.parametrize(("rule", "table"), [(_render_otherwise, "statement"), (_reduce_otherwise, "change")])
-@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize(
+    ("rule", "table", "is_open"),
+    # Each rule once in `make test`, with an open window and without.
+    spread(
+        [(_render_otherwise, "statement", True), (_render_otherwise, "statement", False),
+         (_reduce_otherwise, "change", False), (_reduce_otherwise, "change", True)],
+        least=2,
+    ),
+)  # fmt: skip
 def test_rows_that_come_out_otherwise_never_reach_the_target(
     one: OneProcess, rule: Callable[[pytest.MonkeyPatch], None], table: str, is_open: bool,
     monkeypatch: pytest.MonkeyPatch,

@@ -51,7 +51,9 @@ def test_mirrors_of_what_compact_derived_equal_the_source(
     assert len(set(has_cuts)) == 2
 
 
-@pytest.mark.parametrize("most", [32, 0], ids=["few places", "many places"])
+@pytest.mark.parametrize(
+    "most", [pytest.param(32, marks=pytest.mark.soak, id="few places"), pytest.param(0, id="many places")]
+)
 def test_mirrors_read_their_rows_where_compact_wrote_them(
     mariadb: MariaDb, tmp_path: Path, landed_shop: LandedShop, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:  # 34

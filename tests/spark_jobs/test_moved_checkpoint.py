@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from sqlsink import LandedShop, Sink
+from support.examples import spread
 from support.mariadb import MariaDb, execute, rows
 
 from binlake.errors import CheckpointConflict, CheckpointMoved
@@ -64,7 +65,7 @@ def _command(sink: Sink, action: str, capsys: pytest.CaptureFixture[str]) -> str
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("move", spread(list(MOVES), least=4))
 def test_moved_row_is_refused_in_every_run_and_heals_when_it_is_set_back(
     server: MariaDb, tmp_path: Path, landed_shop: LandedShop, move: str
 ) -> None:

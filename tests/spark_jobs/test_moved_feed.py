@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from history import shop
 from lakehouse import Lakehouse, Source
+from support.examples import spread
 from support.topics import read_topic
 
 from binlake.cli import run
@@ -205,7 +206,9 @@ def test_changed_position_stops_the_feed_until_it_is_back(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("kind", "how"), [("canal-json", "back"), ("pb", "ahead"), ("kafka", "ahead")])
+@pytest.mark.parametrize(
+    ("kind", "how"), spread([("canal-json", "back"), ("kafka", "ahead"), ("pb", "ahead")], least=2)
+)
 def test_adopted_position_is_continued_from_and_nothing_is_written_over(
     place: MakePlace, capsys: pytest.CaptureFixture[str], kind: str, how: str
 ) -> None:

@@ -20,7 +20,8 @@ from binlake.errors import SourceUnavailable
 from binlake.spark_jobs.engine.engine import LocalEngine
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.lake import ensure_tables
-from binlake.spark_jobs.land import pump_source
+from binlake.spark_jobs.land import pulling, pump_source
+from binlake.spark_jobs.land.pulled import sort_rows
 from binlake.spark_jobs.land.pulling import PulledPart, pull_parts, pull_window
 from binlake.spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, build_proof, digest_content, pull_batches
 from binlake.wire import build
@@ -110,6 +111,19 @@ def test_parts_follow_each_other_without_a_gap_and_hold_each_row_once() -> None:
         assert all(part.lo < ts <= part.upto for ts in list_commits(part))
         assert min(read_proofs(part).values()) >= part.upto
     assert [ts for part in parts for ts in list_commits(part)] == sorted([*range(1, 60, 2), *range(2, 60, 7)])
+
+
+def test_a_part_is_gathered_in_sorted_steps_up_to_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    # U-06: to sort rows is to copy them, so few are sorted at a time.
+    sizes: list[int] = []
+    monkeypatch.setattr(pulling, "SORTED_BYTES", 10_000)
+    monkeypatch.setattr(pulling, "sort_rows", lambda rows: sizes.append(rows.num_rows) or sort_rows(rows))
+    found = pull(endless([]), endless([], 20, 20), most=50_000)
+    assert 45_000 < sum(map(len, found.rows["payload"].to_pylist())) <= 50_000
+    assert (len(sizes), max(sizes)) == (5, 10)
+    own = found.rows.filter(pc.not_equal(found.rows["kind"], "proof"))["commit_ts"].to_pylist()
+    assert own == sorted([*range(1, found.upto + 1, 2), *range(20, found.upto + 1, 20)])
+    assert min(read_proofs(found).values()) >= found.upto
 
 
 def test_large_transaction_stays_whole_and_may_fill_a_part() -> None:

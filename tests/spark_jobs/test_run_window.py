@@ -13,18 +13,21 @@ from typing import Any, cast
 import pytest
 
 from binlake.config import Replication
+from binlake.config.window import WindowSection
 from binlake.errors import BinlakeError, LeaseHeld, Permanent, Transient
 from binlake.pipeline import select_stages
 from binlake.rows.schema import SchemaState
 from binlake.spark_jobs.job import runner
 from binlake.spark_jobs.job.ahead import Ahead
 from binlake.spark_jobs.job.context import PIECE_BYTES, StageContext
+from binlake.spark_jobs.job.flight import PIECES
 from binlake.spark_jobs.job.opening import build_session_factory
 from binlake.spark_jobs.job.passed import DerivedAhead, MergedWindow
-from binlake.spark_jobs.job.results import CUT, Bounds, SparkNeeded, StageResult
+from binlake.spark_jobs.job.results import BYTES, CUT, Bounds, SparkNeeded, StageResult
 from binlake.window.derived import Merged
 
 PLANNED = 30
+MOST_BYTES = 900
 WAIT_S = 60.0
 NOTHING = Merged(0, 0, True, ())
 SCHEMAS = SchemaState(), SchemaState()
@@ -52,7 +55,8 @@ class WithoutLake(StageContext):
 
 def context(*feeds: str, sql: bool = True, mirror: bool = False) -> StageContext:
     stages = select_stages([name for name, has in (("sql", sql), ("mirror", mirror)) if has], feeds=feeds)
-    replication = cast("Replication", SimpleNamespace(name="orders", list_stages=lambda: stages))
+    window = WindowSection(max_bytes=MOST_BYTES)
+    replication = cast("Replication", SimpleNamespace(name="orders", list_stages=lambda: stages, window=window))
     return WithoutLake(replication, "run", lambda: pytest.fail("no Spark is needed"))
 
 
@@ -61,6 +65,7 @@ class Stages:
 
     def __init__(self, piece: int, act: Act = lambda *_: None) -> None:
         self.piece, self.act = piece, act
+        self.bytes: Callable[[int], int] = lambda _: 0
         self.sink_window, self.applied = PLANNED, 0
         self.opened: Bounds | None = None
         self.supposed: list[int] = []
@@ -79,6 +84,7 @@ class Stages:
         hi = min(own.hi, own.lo + most)
         detail: dict[str, Any] = {CUT: True} if name == "land" and hi < own.hi else {}
         detail |= {"feed": feed} if feed else {}
+        detail |= {BYTES: self.bytes(own.lo)} if name == "land" else {}
         self.done.append((name, own.lo, hi))
         if name == "finalize":
             self.applied, self.opened = hi, None
@@ -156,6 +162,46 @@ def test_at_most_two_pieces_land_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     run(monkeypatch, stages)
     assert len(stages.of("land")) == 6
     assert max(ahead) <= 3
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 1, 1), (9, 1, 1, 9, 9, 1), (0, 0, 0, 1, 0, 0), (2, 1, 2, 2, 1, 1)])
+def test_bytes_of_pieces_in_flight_stay_within_the_budget(
+    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]
+) -> None:
+    # U-06: a piece counts, at its limit until it has landed, until its sinks have ended. A huge transaction is noticed
+    # when it lands: the next piece waits for it.
+    held: dict[int, int] = {}
+    begun: list[tuple[int, int]] = []
+    lock = threading.Lock()
+
+    def act(name: str, bounds: Bounds) -> None:
+        with lock:
+            if name == "land":
+                held[bounds.lo] = MOST_BYTES
+                begun.append((sum(held.values()), len(held)))
+
+    def end(name: str, lo: int) -> None:
+        with lock:
+            if name == "land":
+                held[lo] = sizes[lo // 5] * MOST_BYTES
+            elif name == "finalize":
+                del held[lo]
+
+    stages = Stages(5, act)
+    stages.bytes, stages.on_end = lambda lo: sizes[lo // 5] * MOST_BYTES, end
+    run(monkeypatch, stages)
+    assert len(begun) == len(stages.of("finalize")) == 6
+    assert [(size, pieces) for size, pieces in begun if size > PIECES * MOST_BYTES and pieces > 1] == []
+
+
+@pytest.mark.parametrize("where", ["finalize", "land"])
+def test_failure_ends_a_piece_that_waits_for_room(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    stages = Stages(10, failing(where, Transient("it fails"), 10))
+    stages.bytes = lambda _: PIECES * MOST_BYTES
+    with pytest.raises(Transient, match="it fails"):
+        run(monkeypatch, stages)
+    assert stages.of("finalize") == [(0, 10)]
+    assert (20, 30) not in stages.of("land")
 
 
 def test_next_piece_is_derived_and_the_one_after_lands_while_a_piece_is_applied(

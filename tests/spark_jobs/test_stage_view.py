@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 from support.jobhistory import in_version_order
 
 from binlake.config import Replication
@@ -96,11 +95,11 @@ def test_a_look_without_a_newer_commit_reads_nothing(tmp_path: Path, monkeypatch
     assert _his(stage) == [1, 2]
     opened: list[str] = []
 
-    def open_table(path: str) -> DeltaTable:
+    def open_known(path: str) -> opentable.KnownTable:
         opened.append(path)
-        return opentable.open_table(path)
+        return opentable.open_known(path)
 
-    monkeypatch.setattr(control, "open_table", open_table)
+    monkeypatch.setattr(control, "open_known", open_known)
     stage.refresh()
     assert (_his(stage), opened) == ([1, 2], [])
     # The events are appended to the version that was read, which need not be the newest.

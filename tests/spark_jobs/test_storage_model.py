@@ -15,7 +15,7 @@ from support.mariadb import MariaDb
 
 pytestmark = pytest.mark.mariadb
 
-SEEDS, SOAKED = 2, 150
+SEEDS, SOAKED = 1, 150
 """Histories, each with all kinds of faults, in `make test` and in `make soak`."""
 
 

@@ -27,7 +27,7 @@ from deploy.local.ports import free_port
 
 WAIT_S = 120.0
 # Each look at a page or a window takes tens of milliseconds of CPU.
-_LOOK_S = 0.25
+_LOOK_S = 0.5
 _OWN = {"one": "faults.*", "two": "nothing.*", "odd": "odd.*", "late": "late.*"}
 """The only database that each source reads."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import signal
 import sys
+from typing import TYPE_CHECKING
 from unittest import mock
 
-from pyspark.sql import SparkSession
 from support.killer import serve
 from support.windows import at, signal_me
 
@@ -15,6 +15,9 @@ from binlake.config import load_replication
 from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.target import apply_window
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def main(config: str, lo: str, hi: str) -> None:

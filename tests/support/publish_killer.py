@@ -8,10 +8,9 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from pyspark.sql import SparkSession
 from support.killer import serve
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
@@ -22,6 +21,9 @@ from binlake.feed.schemaids import SchemaIds
 from binlake.lake.windowlog import WindowLog
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.publish import stage as publish
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 STEPS: dict[str, tuple[type[Any], str, bool]] = {
     "fenced the former one": (KafkaPublisher, "_read_position", False),

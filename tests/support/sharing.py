@@ -9,9 +9,10 @@ from support.selection import dearest_file_first
 from xdist.scheduler import LoadFileScheduling
 
 # Every process that starts Spark's JVM, or Kafka and a registry, or loads Airflow and creates its database, spends 10
-# to 20 s of CPU on it. Maps the start of a test's id to a group; the first match counts.
+# to 20 s of CPU on it; a store for objects takes two. Maps the start of a test's id to a group; the first match counts.
 TOGETHER = {
     "tests/feed/test_kafka_publisher.py": "kafka",
+    "tests/feed/test_kafka_secured.py": "kafka",
     "tests/feed/test_registry_policies.py": "kafka",
     "tests/spark_jobs/test_changefeed_command.py": "kafka",
     "tests/spark_jobs/test_consumers.py": "kafka",
@@ -25,8 +26,15 @@ TOGETHER = {
     "tests/dags/": "airflow",
     "tests/plugins/": "airflow",
     "tests/repair/backfill/test_one_transaction.py": "airflow",
-    # Only this end-to-end test uses Spark; the others start no JVM (tests/e2e/conftest.py).
+    "tests/feed/files/test_stores.py": "store",
+    "tests/lake/test_lease.py": "store",
+    "tests/lake/test_store_tls.py": "store",
+    "tests/lake/test_storecheck.py": "store",
+    "tests/target/relay/test_relay_store.py": "store",
+    # Only these end-to-end tests use Spark; the others start no JVM (tests/e2e/conftest.py).
     "tests/e2e/test_e2e_landing.py::test_window_ends_at_its_size_limit_and_the_next_continues_after_it": "spark",
+    "tests/e2e/test_e2e_object_store.py::test_spark_tasks_read_and_write_a_lake_in_an_object_store": "spark",
+    "tests/e2e/test_e2e_traces.py::test_tasks_on_spark_are_spans_of_their_job": "spark",
     "tests/e2e/": "e2e",
 }
 

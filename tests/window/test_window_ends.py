@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from support.examples import spread
 
 from binlake.changes.net import RowEvent, compute_net_changes
 from binlake.ddl.ddls import build_window_schemas, plan_ddls
@@ -132,7 +133,7 @@ JOBS = [106, 108, 114, 123, 125]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("job_id", JOBS)
+@pytest.mark.parametrize("job_id", spread(JOBS, least=3))
 def test_windows_ending_anywhere_around_a_ddl_leave_the_same_rows(job_id: int) -> None:
     own = list(around(job_id))
     start, end = own[0] - 1, next(row[0] for row in log().rows if row[0] > own[-1])

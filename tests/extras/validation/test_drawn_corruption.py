@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.examples import spread
 from support.shop import HOSTILE, ODD, Shop, types_row
 from support.watched import Watched
 
@@ -146,7 +147,7 @@ def drawn(first_shop: Shop, tmp_path: Path) -> Callable[[int], None]:
     return run
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", spread(range(4), least=1))
 def test_each_damaged_row_that_a_window_touched_is_named_and_no_other(drawn: Callable[[int], None], seed: int) -> None:
     # U-18 R-13 R-44
     drawn(seed)

@@ -294,8 +294,8 @@ def test_a_flood_of_requests_for_one_page_does_not_block_another_page(pump: Atta
     asked = headers.encode(
         [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/debug/binlog/1"), (b":authority", b"x")]
     )
-    with pump.raw() as peer, pump.costs("5,000 requests of a page") as cost:
-        peer.send(b"".join(frames.encode_headers(one, asked, end_stream=True) for one in range(1, 10_001, 2)))
+    with pump.raw() as peer, pump.costs("1,500 requests of a page") as cost:
+        peer.send(b"".join(frames.encode_headers(one, asked, end_stream=True) for one in range(1, 3001, 2)))
         status, body = fetch(pump.address, "/metrics")
         assert status == 200
         assert b"binlog_pump" in body

@@ -1,0 +1,268 @@
+"""Commits to a table in an object store by one put: conflicts, lost answers, checkpoints, what others read."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from support.s3proxy import S3Proxy, Trouble
+
+from binlake.errors import LostRange, Transient
+from binlake.lake import controlrows, logcopy, opentable, storetable, storewrite
+from binlake.lake.access import Access, register_access
+from binlake.lake.control import COMPACT_EVERY
+from binlake.lake.lock import hold_lake_lock
+from binlake.lake.objects import read_object
+from binlake.lake.opentable import open_known, open_table
+from binlake.lake.paths import LakePaths
+from binlake.lake.store import build_delta_options
+from binlake.lake.storetable import CHECKPOINT_EVERY, StoreTable, look_once
+from binlake.lake.tables import DDL, WINDOW
+from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.spark_jobs.job.lake import commit_parts, ensure_table
+from deploy.local.s3 import S3
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def proxy(s3: S3) -> Iterator[S3Proxy]:
+    with S3Proxy(s3.port) as started:
+        yield started
+
+
+@pytest.fixture
+def paths(s3: S3, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[LakePaths]:
+    """A lake in a new bucket behind the proxy."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
+    bucket = f"stored-{time.time_ns()}"
+    s3.create_bucket(bucket)
+    root = f"s3://{bucket}/lakes/live"
+    register_access(root, Access(proxy.url))
+    yield LakePaths(root)
+    proxy.set_trouble(Trouble())
+
+
+def record(windows: WindowLog, number: int, stage: str = "land") -> None:
+    windows.record(WindowEvent(stage, number, number + 1, "done", manifest="m"))
+
+
+def as_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on this process knows no table, as a new one."""
+    monkeypatch.setattr(opentable, "_stored", {})
+    monkeypatch.setattr(controlrows, "_cached", {})
+
+
+def read_whole(paths: LakePaths) -> DeltaTable:
+    place = paths.locate_table(WINDOW.name)
+    return DeltaTable(place, storage_options=build_delta_options(place))
+
+
+def known(paths: LakePaths, name: str = WINDOW.name) -> StoreTable:
+    table = open_known(paths.locate_table(name))
+    assert isinstance(table, StoreTable)
+    return table
+
+
+def test_rows_are_the_same_for_this_process_a_new_one_and_delta_rs(
+    paths: LakePaths, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Past a checkpoint and a compaction; most appends take two requests."""
+    windows, count = WindowLog(paths), COMPACT_EVERY + 8
+    requests = []
+    for number in range(count):
+        proxy.take_requests()
+        record(windows, number, ("land", "merge")[number % 2])
+        requests.append([one.kind for one in proxy.take_requests()])
+    assert requests.count(["GET", "PUT", "PUT"]) > count - 8  # unpinned, so it looks first
+    assert sum(map(len, requests)) < 4 * count + 20
+    assert len(windows.read_events()) == count
+    whole = read_whole(paths)
+    assert sorted(whole.to_pyarrow_table().column("lo").to_pylist()) == list(range(count))
+    # The small files were joined: two of the compaction, and those after it.
+    assert len(whole.file_uris()) < 16
+    as_another_process(monkeypatch)
+    proxy.take_requests()
+    assert [event["lo"] for event in WindowLog(paths).read_events(stage="land")] == list(range(0, count, 2))
+    read = [one for one in proxy.take_requests() if "_delta_log/" in one.key]
+    assert len(read) < 4 + count % CHECKPOINT_EVERY, "the log is read from the last checkpoint"
+
+
+def test_statistics_of_rows_and_of_joined_files_are_those_of_delta(paths: LakePaths) -> None:
+    windows = WindowLog(paths)
+    record(windows, 1)
+    for number in (5, 9):
+        record(windows, number)
+    for _ in range(COMPACT_EVERY - 2):
+        known(paths).commit([], {})
+    record(windows, 20)
+    adds = known(paths).get_add_actions().to_pylist()
+    assert {(add["num_records"], add["min.lo"], add["max.hi"], add["null_count.sink"]) for add in adds} >= {
+        (1, 20, 21, 0)
+    }
+    assert sum(add["num_records"] for add in adds) == 4
+
+
+def test_an_append_follows_a_commit_of_another_process_and_a_pinned_view_keeps_both(
+    paths: LakePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows = WindowLog(paths, pinned=True)
+    record(windows, 1)
+    assert len(windows.read_events()) == 1
+    mine = known(paths)
+    with monkeypatch.context() as patch:
+        as_another_process(patch)
+        record(WindowLog(paths), 2)
+    assert [event["lo"] for event in windows.read_events()] == [1]  # pinned
+    record(windows, 3)
+    assert [event["lo"] for event in windows.read_events()] == [1, 2, 3]
+    assert mine.others == 1
+
+
+def test_a_commit_whose_version_is_taken_is_refused_and_the_next_look_finds_the_other(
+    paths: LakePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:  # R-41
+    """Between the opening and the put another process commits; nothing is repeated on the newer version."""
+    ensure_table(paths, DDL)
+    with hold_lake_lock(paths, "merge"):
+        opened = known(paths, DDL.name)
+        with monkeypatch.context() as patch:
+            as_another_process(patch)
+            known(paths, DDL.name).commit([], {"operation": "WRITE"})
+        with pytest.raises(Transient, match="ddl"):
+            commit_parts(paths, DDL, [], [], {"run": "late"}, opened=opened)
+        assert known(paths, DDL.name).version() == 1
+        commit_parts(paths, DDL, [], [], {"run": "again"})
+    assert open_table(paths.locate_table(DDL.name)).version() == 2
+
+
+@pytest.mark.parametrize("kind", ["loses", "late"])
+def test_a_commit_whose_answer_is_lost_is_made_once(paths: LakePaths, proxy: S3Proxy, kind: str) -> None:
+    windows = WindowLog(paths)
+    record(windows, 1)
+    proxy.set_trouble(Trouble(**{kind: 0.5}, only=r"_delta_log/\d+\.json$"))
+    for number in range(2, 12):
+        record(windows, number)
+    proxy.set_trouble(Trouble())
+    whole = read_whole(paths)
+    assert sorted(whole.to_pyarrow_table().column("lo").to_pylist()) == list(range(1, 12))
+    assert whole.version() == 10
+
+
+def test_under_an_unbroken_lock_nobody_is_looked_for(paths: LakePaths, proxy: S3Proxy) -> None:
+    ensure_table(paths, DDL)
+    with hold_lake_lock(paths, "merge"):
+        version = known(paths, DDL.name).version()
+    proxy.take_requests()
+    with hold_lake_lock(paths, "merge"):
+        known(paths, DDL.name)
+        assert not [one for one in proxy.take_requests() if "/ddl/" in one.key]
+    known(paths, DDL.name)  # without the lock, another may write
+    assert [one.kind for one in proxy.take_requests() if "/ddl/" in one.key] == ["GET"]
+    assert version == known(paths, DDL.name).version()
+
+
+def test_what_another_holder_of_the_lock_wrote_is_found(paths: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    ensure_table(paths, DDL)
+    with hold_lake_lock(paths, "merge"):
+        version = known(paths, DDL.name).version()
+    with monkeypatch.context() as patch:
+        as_another_process(patch)
+        patch.setattr("binlake.lake.lease._released", {})
+        with hold_lake_lock(paths, "merge"):
+            known(paths, DDL.name).commit([], {"operation": "WRITE"})
+    with hold_lake_lock(paths, "merge"):
+        assert known(paths, DDL.name).version() == version + 1
+
+
+def test_commits_by_delta_rs_are_followed(paths: LakePaths) -> None:
+    windows = WindowLog(paths)
+    record(windows, 1)
+    record(windows, 2)
+    whole = open_table(paths.locate_table(WINDOW.name))
+    whole.create_write_transaction([], "append", whole.schema())
+    assert known(paths).version() == 2
+    whole.delete("lo = 1")
+    assert [event["lo"] for event in windows.read_events()] == [2]
+    record(windows, 3)
+    assert [event["lo"] for event in windows.read_events()] == [2, 3]
+
+
+def test_a_table_with_rules_that_are_not_kept_here_is_left_to_delta_rs(paths: LakePaths) -> None:
+    windows = WindowLog(paths)
+    record(windows, 1)
+    open_table(paths.locate_table(WINDOW.name)).alter.set_table_properties({"delta.appendOnly": "true"})
+    assert not known(paths).takes_commits()
+    record(windows, 2)
+    assert '"engineInfo":"delta-rs' in read_object(paths.locate_table(WINDOW.name), logcopy.name_commit(2)).decode()
+    assert len(windows.read_events()) == 2
+
+
+def test_one_answer_looks_once(paths: LakePaths, proxy: S3Proxy) -> None:
+    windows = WindowLog(paths)
+    record(windows, 1)
+    windows.read_events()
+    proxy.take_requests()
+    with look_once():
+        assert len([windows.read_events() for _ in range(3)]) == 3
+        assert len(proxy.take_requests()) == 1
+    windows.read_events()
+    windows.read_events()
+    assert len(proxy.take_requests()) == 2
+
+
+def test_a_log_with_a_hole_is_refused(paths: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = WindowLog(paths)
+    for number in range(4):
+        record(windows, number)
+    monkeypatch.setattr(logcopy, "list_objects", lambda *_: [logcopy.name_commit(one) for one in (0, 1, 3)])
+    as_another_process(monkeypatch)
+    with pytest.raises(LostRange, match="missing"):
+        known(paths)
+
+
+def test_a_table_that_does_not_exist(paths: LakePaths) -> None:
+    with pytest.raises(TableNotFoundError):
+        open_known(paths.locate_table("none"))
+    assert WindowLog(paths).read_events() == []
+
+
+def test_copies_of_logs_are_deleted_with_their_table_and_those_of_dead_processes(
+    paths: LakePaths, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(logcopy, "_folders", {})
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    dead, alive = tmp_path / f"{logcopy._PREFIX}{2**22 + 1}-a", tmp_path / f"{logcopy._PREFIX}{os.getppid()}-b"
+    dead.mkdir()
+    alive.mkdir()
+    record(WindowLog(paths), 1)
+    known(paths)
+    (own,) = {*tmp_path.iterdir()} - {alive}
+    assert len(list(own.iterdir())) == 1
+    opentable._stored.clear()
+    controlrows._cached.clear()
+    assert list(own.iterdir()) == []
+
+
+def test_joining_leaves_files_to_another_process_that_came_first(
+    paths: LakePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows = WindowLog(paths)
+    for number in range(3):
+        record(windows, number)
+
+    def refuse(*_: object) -> None:
+        raise CommitFailedError("taken")
+
+    table = known(paths)
+    monkeypatch.setattr(table, "commit", refuse)
+    with pytest.raises(CommitFailedError):
+        storewrite.StoreWriter(table, WINDOW, windows._table.schema).join()
+    monkeypatch.undo()
+    assert storetable.CHECKPOINT_EVERY < COMPACT_EVERY
