@@ -117,7 +117,14 @@ class LakeStatements:
             yield from self._read_in_order(segment)
             return
         if self._held is not None:
-            yield from self._read_held(self._held, segment, phase)
+            # In memory they are cut: a filter would copy their texts.
+            rows = self._held
+            is_own = pc.and_(pc.equal(rows[Statement.SEGMENT], segment), pc.equal(rows[Statement.PHASE], phase))
+            own = np.flatnonzero(is_own)
+            for first, last in pairwise([0, *(np.flatnonzero(np.diff(own) > 1) + 1).tolist(), len(own)]):
+                for at in range(first, last, _READ_AHEAD):
+                    part = rows.slice(int(own[at]), min(_READ_AHEAD, last - at))
+                    yield from map(self._batch_of, part.select(_BATCH).to_pylist())
             return
         where = self._own & (ds.field(Statement.SEGMENT) == segment) & (ds.field(Statement.PHASE) == phase)
         stored = self._data.to_batches(
@@ -157,15 +164,6 @@ class LakeStatements:
                 room = _SMALL_SEGMENTS_BYTES - self._bytes[segment]
             groups[-1].append(segment)
         return {segment: group for group in groups for segment in group}
-
-    def _read_held(self, rows: pa.Table, segment: int, phase: int) -> Iterator[StatementBatch]:
-        """Batches that are in memory, without a copy of their texts, as a filter would make."""
-        places = [(row[Statement.SEGMENT], row[Statement.PHASE]) == (segment, phase) for row in self._index]
-        own = np.flatnonzero(places)
-        for first, last in pairwise([0, *(np.flatnonzero(np.diff(own) > 1) + 1).tolist(), len(own)]):
-            for at in range(first, last, _READ_AHEAD):
-                part = rows.slice(int(own[at]), min(_READ_AHEAD, last - at))
-                yield from map(self._batch_of, part.select(_BATCH).to_pylist())
 
     def _read_in_order(self, segment: int) -> Iterator[StatementBatch]:
         place = self._own & (ds.field(Statement.SEGMENT) == segment) & (ds.field(Statement.PHASE) == int(Phase.ORDERED))

@@ -105,7 +105,7 @@ def join_maps(parts: Sequence[Maps], count: int) -> pa.MapArray:
     order, entries = _sort_indexes(rows), np.concatenate([part.entries for part in parts])
     ends, null = np.zeros(count + 1, np.int32), np.ones(count + 1, np.bool_)
     ends[rows + 1], null[rows], null[-1] = entries, False, False
-    texts = _concatenate([part.texts for part in parts])
+    texts = parts[0].texts if len(parts) == 1 else pa.concat_arrays([part.texts for part in parts])
     values = _cut_values(texts if order is None else texts.take(pa.array(order)), _sort_sizes(parts, entries, order))
     offsets = pa.array(ends.cumsum(dtype=np.int32), pa.int32(), mask=null if null.any() else None)
     return pa.MapArray.from_arrays(offsets, _join_names(parts, entries, order), values)
@@ -116,17 +116,12 @@ def join_keys(parts: Sequence[Keys], count: int) -> pa.Array:
     if not parts:
         return pa.nulls(count, pa.string())
     rows = np.concatenate([part.rows for part in parts])
-    texts, order = _concatenate([part.texts for part in parts]), _sort_indexes(rows)
+    texts, order = pa.concat_arrays([part.texts for part in parts]), _sort_indexes(rows)
     if len(rows) == count:
         return texts if order is None else texts.take(pa.array(order))
     index = np.full(count, NULL)
     index[rows] = np.arange(len(rows))
     return texts.take(pa.array(index, mask=index == NULL))
-
-
-def _concatenate(texts: Sequence[pa.Array]) -> pa.Array:
-    """All `texts`; a lone array is not copied."""
-    return texts[0] if len(texts) == 1 else pa.concat_arrays(texts)
 
 
 def _sort_indexes(rows: Ints) -> Ints | None:
