@@ -27,11 +27,12 @@ from deploy.local.process import Child
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from support.certificates import Authority
     from support.mariadb import MariaDb, MySql
+    from support.securedkafka import SecuredKafka
     from support.shop import Shop
 
     from deploy.local.apicurio import Apicurio
-    from deploy.local.kafka import KafkaBroker
     from deploy.local.s3 import S3
 
 # Verifying the bytecode of some 15,000 classes takes a tenth of each start.
@@ -286,11 +287,19 @@ def etcd_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[KafkaBroker]:
-    """A real Kafka of one broker."""
-    from deploy.local.kafka import KafkaBroker
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Who signs the certificates of servers and clients."""
+    from support.certificates import Authority
 
-    with KafkaBroker() as server:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="session")
+def kafka(authority: Authority) -> Iterator[SecuredKafka]:
+    """A real Kafka of one broker; its usual port has no security."""
+    from support.securedkafka import SecuredKafka
+
+    with SecuredKafka(authority) as server:
         yield server
 
 

@@ -60,7 +60,10 @@ def _build_environment() -> dict[str, str]:
     """No settings of an Airflow that this process has loaded: files could be read too seldom for a kept demo's DAG."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
     interval = dict.fromkeys(("REFRESH_INTERVAL", "MIN_FILE_PROCESS_INTERVAL"), "10")
-    return {**own, **{f"AIRFLOW__DAG_PROCESSOR__{name}": value for name, value in interval.items()}}
+    slow = {f"AIRFLOW__DAG_PROCESSOR__{name}": value for name, value in interval.items()}
+    # A scheduler that looks twice a second, not ten times, takes seconds of CPU less.
+    return {**own, **slow, "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+            "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "5"}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def test_source_and_target_are_equal(server: MariaDb, target: dict[str, Any], ma
         assert contents(mariadb, "fed") == contents(server, "fed")
 
 
-@pytest.mark.parametrize("form", ["rows", "columns"])
+@pytest.mark.parametrize("form", [pytest.param("rows", marks=pytest.mark.soak), "columns"])
 def test_full_load_under_writes_and_following_windows_are_equal(
     server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path, form: str
 ) -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from support.certificates import Authority, trust_another
 from support.examples import spread
+from support.securedkafka import MECHANISMS, PASSWORD, SecuredKafka
 
 from binlake.config.sinkuri import KafkaConnection as Brokers
 from binlake.config.sinkuri import parse_sink_uri
@@ -25,52 +26,12 @@ from binlake.feed.kafka import KafkaPublisher
 from binlake.feed.messages import MESSAGE_SCHEMA
 from binlake.feed.position import ChangePosition
 from binlake.feed.registry import SchemaRegistry
-from deploy.local.kafka import KafkaBroker
-from deploy.local.ports import free_ports
-
-PASSWORD = "p w:@%"
-MECHANISMS = ("PLAIN", "SCRAM-SHA-512")
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-class Secured(KafkaBroker):
-    """A broker with two more ports: TLS with a client certificate, and TLS with a password."""
-
-    def __init__(self, authority: Authority) -> None:
-        self.tls_port, self.sasl_port = free_ports(2)
-        tls = authority.tls("broker")
-        store = authority.folder / "broker.store.pem"
-        store.write_bytes(Path(tls.key).read_bytes() + Path(tls.cert).read_bytes())
-        plain = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="{PASSWORD}";'
-        scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-        self.more = {
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(store),
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(authority.path),
-            "listener.name.mutual.ssl.client.auth": "required",
-            "listener.name.password.sasl.enabled.mechanisms": ",".join(MECHANISMS),
-            "listener.name.password.plain.sasl.jaas.config": plain,
-            "listener.name.password.scram-sha-512.sasl.jaas.config": scram,
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,MUTUAL:SSL,PASSWORD:SASL_SSL",
-        }
-        super().__init__(users={"ann": PASSWORD})
-
-    def _build_settings(self) -> dict[str, str]:
-        usual = super()._build_settings()
-        own = f"MUTUAL://localhost:{self.tls_port},PASSWORD://localhost:{self.sasl_port}"
-        ports = {name: f"{usual[name]},{own}" for name in ("listeners", "advertised.listeners")}
-        return usual | self.more | ports
-
-
-@pytest.fixture(scope="module")
-def secured(authority: Authority) -> Iterator[Secured]:
-    with Secured(authority) as server:
-        yield server
+@pytest.fixture
+def secured(kafka: SecuredKafka) -> SecuredKafka:
+    """The session's broker by its secured ports."""
+    return kafka
 
 
 def publish(brokers: Brokers, topic: str) -> None:
@@ -89,7 +50,7 @@ def brokers(text: str) -> Brokers:
 
 # S2-05, S2-06
 @pytest.mark.parametrize("mechanism", spread(MECHANISMS, least=1))
-def test_password_is_sent_over_tls(secured: Secured, authority: Authority, mechanism: str, tmp_path: Path) -> None:
+def test_password_is_sent_over_tls(secured: SecuredKafka, authority: Authority, mechanism: str, tmp_path: Path) -> None:
     uri = (
         f"kafka+ssl://localhost:{secured.sasl_port}/t?protocol=avro&ca={authority.path}"
         f"&sasl-mechanism={mechanism.lower()}&sasl-user=ann&sasl-password=p%20w%3A%40%25"
@@ -104,7 +65,7 @@ def test_password_is_sent_over_tls(secured: Secured, authority: Authority, mecha
         assert "other" not in str(raised.value)
 
 
-def test_client_presents_its_certificate(secured: Secured, authority: Authority) -> None:
+def test_client_presents_its_certificate(secured: SecuredKafka, authority: Authority) -> None:
     tls = authority.tls("client")
     uri = f"kafka://localhost:{secured.tls_port}/t?protocol=avro&enable-tls=true&ca={authority.path}"
     publish(brokers(f"{uri}&cert={tls.cert}&key={tls.key}"), "by-certificate")

@@ -1,5 +1,6 @@
 """Each part of a running replication dies, is told by page, JSON and commands, and is forgotten once it is back.
 
+`make test` kills and silences the servers; `make soak` also brings about the states whose rules tests/health proves.
 Every test begins and ends with a replication that is `running`. The scheduler of this Airflow is its rows of Airflow's
 own database: a real one would cost as much as all other parts. A TiDB is a recorded one, with entries in PD.
 """
@@ -143,7 +144,7 @@ def page(
     return made
 
 
-@pytest.mark.parametrize("how", ["stop", "kill9"])
+@pytest.mark.parametrize("how", [pytest.param("stop", marks=pytest.mark.soak), "kill9"])
 def test_source_that_is_shut_down_or_killed(page: Page, how: str) -> None:
     world = page.world
     assert world.ask_feeder()[0] == 0
@@ -173,6 +174,7 @@ def test_source_that_falls_silent(page: Page) -> None:
     page.until_running()
 
 
+@pytest.mark.soak
 def test_log_that_cannot_be_read_any_further(page: Page) -> None:
     world, one = page.world, page.world.describe_source("one")
     odd = world.describe_source("odd", start={"mode": "position", "file": "binlog.000099"})
@@ -262,6 +264,7 @@ def test_feeder_that_is_killed(page: Page) -> None:
     assert world.ask_feeder()[0] == 0
 
 
+@pytest.mark.soak
 def test_full_load_that_waits_and_then_lasts(page: Page) -> None:
     world = page.world
     # Only `late` is read through the link.
@@ -318,6 +321,7 @@ def test_target_that_stops(page: Page) -> None:
     wait_for_row(page, 300)
 
 
+@pytest.mark.soak
 def test_target_that_is_behind(page: Page, folder: Path) -> None:
     page.world.write_replication(folder, lag_alert_s=1)
     view = page.until("behind", "more than 1 s behind the source: the lake (")
@@ -326,6 +330,7 @@ def test_target_that_is_behind(page: Page, folder: Path) -> None:
     page.until_running()
 
 
+@pytest.mark.soak
 def test_scheduler_that_dies_while_a_run_is_active(page: Page) -> None:
     beat_scheduler(60)
     page.until("standing", "Airflow's scheduler has sent no heartbeat for ")
@@ -337,6 +342,7 @@ def test_scheduler_that_dies_while_a_run_is_active(page: Page) -> None:
     page.until_running()
 
 
+@pytest.mark.soak
 def test_spark_server_that_is_dead(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": free_port()}
     monkeypatch.setenv("AIRFLOW_CONN_FAULTS", json.dumps(connection))
@@ -347,6 +353,7 @@ def test_spark_server_that_is_dead(page: Page, monkeypatch: pytest.MonkeyPatch) 
     page.until_running()
 
 
+@pytest.mark.soak
 def test_lake_that_cannot_be_read(page: Page, server: httpx.Client, bearer: dict[str, str]) -> None:
     log = page.world.folder / "lake" / "faults" / "window" / "_delta_log"
     newest = max(int(one.stem) for one in log.glob("*.json"))

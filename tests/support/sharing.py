@@ -12,6 +12,7 @@ from xdist.scheduler import LoadFileScheduling
 # to 20 s of CPU on it; a store for objects takes two. Maps the start of a test's id to a group; the first match counts.
 TOGETHER = {
     "tests/feed/test_kafka_publisher.py": "kafka",
+    "tests/feed/test_kafka_secured.py": "kafka",
     "tests/feed/test_registry_policies.py": "kafka",
     "tests/spark_jobs/test_changefeed_command.py": "kafka",
     "tests/spark_jobs/test_consumers.py": "kafka",
