@@ -52,7 +52,7 @@ def parse_binlog(payload: bytes | memoryview) -> tuple[binlog_pb2.Binlog, int | 
     """
     binlog = binlog_pb2.Binlog()
     try:
-        binlog.ParseFromString(payload)
+        binlog.ParseFromString(bytes(payload))
         return binlog, binlog_pb2.PrewriteValue.FromString(binlog.prewrite_value).schema_version
     except DecodeError:
         return binlog, None
