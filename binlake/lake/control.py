@@ -33,6 +33,8 @@ log = structlog.get_logger(__name__)
 
 COMPACT_EVERY = 64
 """Versions between two compactions. Each makes a checkpoint, so that a reader replays fewer commits than this."""
+TIDY_EVERY = 8
+"""Versions of a table in a store between two checkpoints: a new process reads fewer commits and files than this."""
 JOIN_ALL_EVERY = 16 * COMPACT_EVERY
 """The same where files are in a store, for those that are not in memory: each is read in three requests."""
 FILE_BYTES = 4 << 20
@@ -206,14 +208,14 @@ class ControlTable:
             table = self._open() if table is None else table
             if isinstance(table, StoreTable) and may_write(table, self._definition, data):
                 writer = StoreWriter(table, self._definition, self.schema)
-                (writer.append if mode == "append" else writer.replace)(data)
+                self._tidy_after(table, (writer.append if mode == "append" else writer.replace)(data))
                 extended = None
             else:
                 self._write_by_delta(table.open_fully() if isinstance(table, StoreTable) else table, data, mode)
                 extended = None if table is None else remember_rows(self.path, table, self.schema, data)
-            if table is not None and table.version() % COMPACT_EVERY == 0:
-                self._join(table)
-                extended = None
+                if table is not None and table.version() % COMPACT_EVERY == 0:
+                    self._compact(open_fully(table))
+                    extended = None
             self._discard(table, extended)
 
     def _write_by_delta(self, table: DeltaTable | None, data: pa.Table, mode: Literal["append", "overwrite"]) -> None:
@@ -231,15 +233,19 @@ class ControlTable:
         )
         _absent.pop(self.path, None)
 
-    def _join(self, table: KnownTable) -> None:
-        """Join small files. In a store mostly those whose rows are in memory, without reading any."""
-        if not isinstance(table, StoreTable) or table.version() % JOIN_ALL_EVERY == 0 or not table.takes_commits():
-            self._compact(open_fully(table))
+    def _tidy_after(self, table: StoreTable, version: int) -> None:
+        """What is due in a store after this process has committed `version`; mostly small files are joined unread."""
+        if version % TIDY_EVERY:
             return
-        try:
-            StoreWriter(table, self._definition, self.schema).join()
-        except CommitFailedError as error:
-            self._log_left(error)
+        writer = StoreWriter(table, self._definition, self.schema)
+        if version % JOIN_ALL_EVERY == 0:
+            self._compact(table.open_fully())
+        elif version % COMPACT_EVERY == 0:
+            try:
+                writer.join()
+            except CommitFailedError as error:
+                self._log_left(error)
+        writer.tidy_log()
 
     def _compact(self, table: DeltaTable) -> int:
         try:

@@ -25,6 +25,7 @@ import pyarrow.dataset as ds
 from binlake.lake.dataset import open_dataset, open_table_files
 from binlake.lake.objects import read_object
 from binlake.lake.opentable import KnownTable
+from binlake.lake.smallrows import fetch_small_rows
 from binlake.lake.storetable import StoreTable
 
 SMALL_BYTES = 64 << 10
@@ -33,6 +34,8 @@ _MOST_TABLES = 64
 """The number of cached tables, the last used ones: a process may use many lakes."""
 _MOST_FOUND = 32
 """The number of row groups of large files whose matching rows are kept."""
+_FEW_FILES = 4
+"""So many are read one by one."""
 _PARTITION = "partition."
 
 
@@ -234,6 +237,8 @@ def _read_files(
     if table.protocol().reader_features:
         # Raises for features that change the meaning of a file, such as deletion vectors.
         open_dataset(table)
+    if isinstance(table, StoreTable) and not before and adds.num_rows > _FEW_FILES:
+        before = fetch_small_rows(table.path, schema)
     open_file = _choose_opener(table)
     partitions = [name for name in adds.column_names if name.startswith(_PARTITION)]
     read = {}

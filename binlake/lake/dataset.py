@@ -8,18 +8,32 @@ after they had done their work). Arrow's own file systems do the same without Py
 from __future__ import annotations
 
 from collections.abc import Iterable
+from urllib.parse import unquote
 
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 
 from binlake.lake.opentable import KnownTable, open_files_of
 from binlake.lake.store import open_files
+from binlake.lake.storetable import StoreTable
 
 
 def open_dataset(table: KnownTable, repeated: Iterable[str] = ()) -> ds.Dataset:
     """The files of `table` at its opened version. Columns in `repeated` are read as dictionaries."""
-    options = ds.ParquetReadOptions(dictionary_columns=set(repeated))
-    return open_files_of(table).to_pyarrow_dataset(filesystem=open_table_files(table), parquet_read_options=options)
+    options, files = ds.ParquetReadOptions(dictionary_columns=set(repeated)), open_table_files(table)
+    found = open_files_of(table).to_pyarrow_dataset(filesystem=files, parquet_read_options=options)
+    return _name_sizes(found, table, files) if isinstance(table, StoreTable) else found
+
+
+def _name_sizes(data: ds.FileSystemDataset, table: StoreTable, files: fs.FileSystem) -> ds.FileSystemDataset:
+    """`data` with the sizes that the log has, so that the store is not asked for each."""
+    adds = table.get_add_actions()
+    sizes = dict(zip(map(unquote, adds["path"].to_pylist()), adds["size_bytes"].to_pylist(), strict=True))
+    named = [
+        data.format.make_fragment(one.path, files, one.partition_expression, file_size=sizes.get(one.path))
+        for one in data.get_fragments()
+    ]
+    return ds.FileSystemDataset(named, data.schema, data.format, files)
 
 
 def open_table_files(table: KnownTable) -> fs.FileSystem:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.base.lakecolumns import Binlog
+from binlake.rows.codec.lanes import PAD
 
 COLUMNS = (Binlog.COMMIT_TS, Binlog.START_TS, Binlog.CHUNK, Binlog.KIND, Binlog.PAYLOAD)
 """The columns of `binlog` that are needed."""
@@ -46,9 +47,17 @@ class PayloadRange:
 
 def join_chunks(batches: Iterable[pa.RecordBatch], commit_ts: int) -> pa.RecordBatch:
     """(commit_ts, start_ts, payload) of one transaction from its chunks among `batches` (COLUMNS), in any order."""
-    chunks = [batch.filter(pc.equal(batch.column(Binlog.COMMIT_TS), commit_ts)) for batch in batches]
-    rows = pa.Table.from_batches(chunks).sort_by(Binlog.CHUNK)
-    payload = b"".join(rows[Binlog.PAYLOAD].to_pylist())
-    return (
-        rows.slice(0, 1).select(_READ).set_column(2, Binlog.PAYLOAD, pa.array([payload], pa.binary())).to_batches()[0]
-    )
+    chunks = [_select_commit(batch, commit_ts) for batch in batches]
+    rows = pa.Table.from_batches(chunks)
+    pieces = [piece for column in rows[Binlog.PAYLOAD].chunks for piece in column]
+    in_order = [pieces[number].as_buffer() for number in np.argsort(np.asarray(rows[Binlog.CHUNK])).tolist()]
+    # The only copy of a payload that may have a GiB: with PAD, who decodes it makes none.
+    payload = pa.py_buffer(b"".join((*in_order, PAD)))
+    offsets = pa.py_buffer(np.array([0, payload.size - len(PAD)], np.int32))
+    whole = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, payload])
+    return rows.slice(0, 1).select(_READ).set_column(2, Binlog.PAYLOAD, whole).to_batches()[0]
+
+
+def _select_commit(batch: pa.RecordBatch, commit_ts: int) -> pa.RecordBatch:
+    own = np.asarray(batch.column(Binlog.COMMIT_TS)) == commit_ts
+    return batch if own.all() else batch.filter(pa.array(own))

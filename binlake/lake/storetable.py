@@ -22,8 +22,9 @@ from contextvars import ContextVar
 from typing import Any
 
 import pyarrow as pa
+import structlog
 from deltalake import DeltaTable, Metadata, Schema
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.table import ProtocolVersions
 
 from binlake.base.clock import read_clock_s
@@ -32,8 +33,10 @@ from binlake.lake.lease import find_term, require_leases
 from binlake.lake.logcopy import LogCopy, name_commit
 from binlake.lake.objects import create_object, find_object
 
+log = structlog.get_logger(__name__)
+
 CHECKPOINT_EVERY = 32
-"""Commits of this class between two checkpoints (two requests), so that a new process reads fewer."""
+"""Commits to a table between two checkpoints (two requests), so that a new process reads fewer."""
 _CLEAN_EVERY = 1024
 """The same between two looks for the expired part of the log: the store lists a thousand files in a request."""
 _FRESH_S = 3600.0
@@ -158,9 +161,10 @@ class StoreTable:
         plain = protocol.min_writer_version <= _WRITER and not protocol.writer_features
         return plain and self.metadata().configuration.get("delta.appendOnly", "false") == "false"
 
-    def commit(self, actions: Sequence[Action], about: Mapping[str, Any]) -> None:
+    def commit(self, actions: Sequence[Action], about: Mapping[str, Any]) -> int:
         """Commit `actions` as the next version, whose number must be free; `about`: the commit's information.
 
+        Returns the version.
         Raises CommitFailedError if it is taken: the caller may look and try again. Raises BinlakeError if it is unknown
         whether it was committed.
         """
@@ -175,8 +179,20 @@ class StoreTable:
                 raise CommitFailedError(f"version {version} of {self.path} was committed by another process")
             self._version = version
             self._keep(body)
-            if version % CHECKPOINT_EVERY == 0:
-                self._write_checkpoint()
+            return version
+
+    def write_checkpoint(self) -> None:
+        """Write a checkpoint of the newest version known, in two requests; without it, the log is read further back."""
+        with self._lock:
+            try:
+                self.files()
+                if self._copy is not None:
+                    self._copy.write_checkpoint()
+                if self._version % _CLEAN_EVERY == 0:
+                    self.open_fully().cleanup_metadata()
+            except (Transient, DeltaError) as error:
+                # What was committed is durable.
+                log.warning("checkpoint_not_written", table=self.path, error=str(error))
 
     def _put(self, version: int, body: bytes, own: str) -> bool:
         """Whether `body` is the commit of `version`; a put whose answer was lost is looked at."""
@@ -191,13 +207,6 @@ class StoreTable:
         if found is None and lost is not None:
             raise lost
         return found is not None and own.encode() in found.partition(b"\n")[0]
-
-    def _write_checkpoint(self) -> None:
-        self.files()
-        if self._copy is not None:
-            self._copy.write_checkpoint()
-        if self._version % _CLEAN_EVERY == 0:
-            self.open_fully().cleanup_metadata()
 
     def _may_have_newer(self) -> bool:
         term = find_term(self.path)

@@ -17,12 +17,17 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import structlog
 from deltalake.exceptions import CommitFailedError
 
+from binlake.errors import Transient
 from binlake.lake.controlrows import SMALL_BYTES, ControlRows, read_control_rows, remember_files
 from binlake.lake.objects import create_object
+from binlake.lake.smallrows import store_small_rows
 from binlake.lake.storetable import Action, StoreTable, build_add, build_remove
 from binlake.lake.tables import LakeTable
+
+log = structlog.get_logger(__name__)
 
 _TRIES = 15
 """Of a commit: one fewer of other processes may come first."""
@@ -45,15 +50,18 @@ class StoreWriter:
     def __init__(self, table: StoreTable, definition: LakeTable, schema: pa.Schema) -> None:
         self._table, self._definition, self._schema = table, definition, schema
 
-    def append(self, rows: pa.Table) -> None:
-        """Add `rows` in one commit, after those of others if need be. Raises CommitFailedError, BinlakeError."""
-        files = self._put_files(rows)
-        self._commit(lambda: [_add(file) for file in files], "Append")
+    def append(self, rows: pa.Table) -> int:
+        """Add `rows` in one commit, after those of others if need be; returns the version.
 
-    def replace(self, rows: pa.Table) -> None:
-        """Replace all rows by `rows` in one commit. Raises CommitFailedError, BinlakeError."""
+        Raises CommitFailedError, BinlakeError.
+        """
+        files = self._put_files(rows)
+        return self._commit(lambda: [_add(file) for file in files], "Append")
+
+    def replace(self, rows: pa.Table) -> int:
+        """Replace all rows by `rows` in one commit; returns the version. Raises CommitFailedError, BinlakeError."""
         files = self._put_files(rows) if rows.num_rows else []
-        self._commit(lambda: [*self._remove_all(), *(_add(file) for file in files)], "Overwrite")
+        return self._commit(lambda: [*self._remove_all(), *(_add(file) for file in files)], "Overwrite")
 
     def join(self) -> int:
         """Join the small files of each partition, and return how many. Raises CommitFailedError, BinlakeError."""
@@ -74,17 +82,25 @@ class StoreWriter:
             self._table.commit(actions, {"operation": "OPTIMIZE"})
         return sum("remove" in action for action in actions)
 
-    def _commit(self, build_actions: Callable[[], Sequence[Action]], mode: str) -> None:
+    def tidy_log(self) -> None:
+        """Write a checkpoint, and the rows of small files as one object: three requests."""
+        self._table.write_checkpoint()
+        rows = read_control_rows(self._table.path, self._table, self._schema)
+        present = set(map(unquote, rows.adds["path"].to_pylist()))
+        try:
+            store_small_rows(self._table.path, {path: own for path, own in rows.files.items() if path in present})
+        except Transient as error:
+            # What was committed is durable; others read the files themselves.
+            log.warning("small_rows_not_stored", table=self._table.path, error=str(error))
+
+    def _commit(self, build_actions: Callable[[], Sequence[Action]], mode: str) -> int:
         about = {"operation": "WRITE", "operationParameters": {"mode": mode}}
-        for tries_left in reversed(range(_TRIES)):
+        for _ in range(_TRIES - 1):
             try:
-                self._table.commit(build_actions(), about)
+                return self._table.commit(build_actions(), about)
             except CommitFailedError:
-                if not tries_left:
-                    raise
                 self._table.look()
-            else:
-                return
+        return self._table.commit(build_actions(), about)
 
     def _remove_all(self) -> list[Action]:
         rows = read_control_rows(self._table.path, self._table, self._schema)

@@ -29,7 +29,7 @@ from binlake.lake.opentable import KnownTable, is_table, open_files_of, open_ful
 from binlake.lake.parts import TablePart, write_parts
 from binlake.lake.paths import LakePaths
 from binlake.lake.store import build_delta_options, choose_hooks, open_files
-from binlake.lake.storetable import StoreTable, build_add
+from binlake.lake.storetable import CHECKPOINT_EVERY, StoreTable, build_add
 from binlake.lake.tables import STAGE_TABLES, LakeTable, parse_schema
 from binlake.spark_jobs.engine.engine import Engine
 from binlake.spark_jobs.engine.rows import Rows
@@ -228,7 +228,8 @@ def _add_parts(
     adds = [build_add(part.path, part.values, part.size, part.stats, is_change=is_change) for part in parts]
     about = {"operation": "WRITE", "operationParameters": {"mode": "Append"}, "userMetadata": encode_note(note)}
     try:
-        known.commit(adds, about)
+        if known.commit(adds, about) % CHECKPOINT_EVERY == 0:
+            known.write_checkpoint()
     except CommitFailedError as error:
         # As with delta-rs: it is not repeated, as a writer that has taken the lock over may have come first.
         raise _build_write_error(paths, table, error) from error

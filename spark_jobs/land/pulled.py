@@ -288,7 +288,8 @@ def _convert_flags(flags: pa.ChunkedArray) -> NDArray[np.bool_]:
 def sort_rows(rows: pa.Table) -> pa.Table:
     """`rows` by commit_ts and chunk."""
     ts, chunk = np.asarray(rows[Binlog.COMMIT_TS]), np.asarray(rows[Binlog.CHUNK])
-    steps = np.diff(ts)
-    if (steps > 0).all():
+    if (np.diff(ts) > 0).all():
         return rows
-    return rows.take(pa.array(np.lexsort((chunk, ts))))
+    order = np.lexsort((chunk, ts))
+    # The chunks of a huge transaction arrive in order: to take them would be to copy them.
+    return rows if (np.diff(order) == 1).all() else rows.take(pa.array(order))

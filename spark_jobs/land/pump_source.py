@@ -89,7 +89,7 @@ def build_proof(pump: str, commit_ts: int) -> pa.RecordBatch:
     return _build_record_batch([pa.array([value], field.type) for value, field in zip(row, ARROW_SCHEMA, strict=True)])
 
 
-def digest_content(payload: bytes) -> str:
+def digest_content(payload: bytes | memoryview) -> str:
     """A digest of everything except prewrite_key: equal if two pumps hold the same transaction (invariant 4)."""
     binlog, version = parse_binlog(payload)
     if version is None:
@@ -98,8 +98,12 @@ def digest_content(payload: bytes) -> str:
     return _digest_parts(state, binlog.prewrite_value, binlog.ddl_query)
 
 
-def _digest_parts(*parts: bytes) -> str:
-    return hashlib.blake2b(b"".join(len(part).to_bytes(8, "big") + part for part in parts), digest_size=16).hexdigest()
+def _digest_parts(*parts: bytes | memoryview) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def _build_batches(pump: str, gathered: Sequence[BinlogBlock], hi: int) -> Iterator[pa.RecordBatch]:
@@ -143,15 +147,22 @@ def _build_large_batches(pump: str, block: BinlogBlock, hi: int) -> Iterator[pa.
     for number, (commit_ts, start_ts) in enumerate(zip(block.commit_ts.tolist(), block.start_ts.tolist(), strict=True)):
         if commit_ts > hi or commit_ts == start_ts:
             continue
-        payload = bytes(block.data[bounds[number] : bounds[number + 1]])
-        heads = read_envelopes(pa.array([payload], pa.binary()))
-        content = digest_content(payload) if len(payload) > CHUNK_BYTES else None
+        # The chunks are views of this copy, because a payload may have a GiB.
+        whole = pa.py_buffer(b"".join((block.data[bounds[number] : bounds[number + 1]], PAD)))
+        size = whole.size - len(PAD)
+        heads = read_envelopes(_build_piece(whole, 0, size))
+        content = digest_content(memoryview(whole)[:size]) if size > CHUNK_BYTES else None
         ts = np.array([commit_ts]), np.array([start_ts])
-        for chunk, at in enumerate(range(0, max(len(payload), 1), CHUNK_BYTES)):
-            piece = pa.array([payload[at : at + CHUNK_BYTES]], pa.binary())
+        for chunk, at in enumerate(range(0, max(size, 1), CHUNK_BYTES)):
+            piece = _build_piece(whole, at, min(at + CHUNK_BYTES, size))
             batch = _build_batch(pump, *ts, heads, piece)
             batch = batch.set_column(2, Binlog.CHUNK, pa.array([chunk], pa.int32()))
             yield batch.set_column(9, "content", pa.array([content], pa.string()))
+
+
+def _build_piece(payload: pa.Buffer, begin: int, end: int) -> pa.Array:
+    offsets = pa.py_buffer(np.array([begin, end], np.int32))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, payload])
 
 
 def _build_binaries(data: bytes, ends: Ints) -> pa.Array:

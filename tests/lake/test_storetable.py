@@ -13,15 +13,15 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from support.s3proxy import S3Proxy, Trouble
 
 from binlake.errors import LostRange, Transient
-from binlake.lake import controlrows, logcopy, opentable, storetable, storewrite
+from binlake.lake import controlrows, logcopy, opentable, storewrite
 from binlake.lake.access import Access, register_access
-from binlake.lake.control import COMPACT_EVERY
+from binlake.lake.control import COMPACT_EVERY, TIDY_EVERY
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.objects import read_object
 from binlake.lake.opentable import open_known, open_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.store import build_delta_options
-from binlake.lake.storetable import CHECKPOINT_EVERY, StoreTable, look_once
+from binlake.lake.storetable import StoreTable, look_once
 from binlake.lake.tables import DDL, WINDOW
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.spark_jobs.job.lake import commit_parts, ensure_table
@@ -80,8 +80,8 @@ def test_rows_are_the_same_for_this_process_a_new_one_and_delta_rs(
         proxy.take_requests()
         record(windows, number, ("land", "merge")[number % 2])
         requests.append([one.kind for one in proxy.take_requests()])
-    assert requests.count(["GET", "PUT", "PUT"]) > count - 8  # unpinned, so it looks first
-    assert sum(map(len, requests)) < 4 * count + 20
+    assert requests.count(["GET", "PUT", "PUT"]) > count * 0.8  # unpinned, so it looks first
+    assert sum(map(len, requests)) < 4.5 * count + 20
     assert len(windows.read_events()) == count
     whole = read_whole(paths)
     assert sorted(whole.to_pyarrow_table().column("lo").to_pylist()) == list(range(count))
@@ -90,8 +90,8 @@ def test_rows_are_the_same_for_this_process_a_new_one_and_delta_rs(
     as_another_process(monkeypatch)
     proxy.take_requests()
     assert [event["lo"] for event in WindowLog(paths).read_events(stage="land")] == list(range(0, count, 2))
-    read = [one for one in proxy.take_requests() if "_delta_log/" in one.key]
-    assert len(read) < 4 + count % CHECKPOINT_EVERY, "the log is read from the last checkpoint"
+    read = proxy.take_requests()
+    assert len(read) < 4 + TIDY_EVERY, "the log is read from the last checkpoint, and one object has most rows"
 
 
 def test_statistics_of_rows_and_of_joined_files_are_those_of_delta(paths: LakePaths) -> None:
@@ -140,6 +140,24 @@ def test_a_commit_whose_version_is_taken_is_refused_and_the_next_look_finds_the_
         assert known(paths, DDL.name).version() == 1
         commit_parts(paths, DDL, [], [], {"run": "again"})
     assert open_table(paths.locate_table(DDL.name)).version() == 2
+
+
+def test_a_checkpoint_that_cannot_be_written_fails_no_commit(paths: LakePaths, proxy: S3Proxy) -> None:
+    windows = WindowLog(paths)
+    record(windows, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("binlake.lake.logcopy.put_object", _fail)
+        patch.setattr("binlake.lake.smallrows.put_object", _fail)
+        for number in range(2, 12):
+            record(windows, number)
+    assert not [
+        one for one in proxy.take_requests() if one.kind == "PUT" and ("checkpoint" in one.key or "_rows" in one.key)
+    ]
+    assert len(read_whole(paths).to_pyarrow_table()) == 11
+
+
+def _fail(*_: object) -> None:
+    raise Transient("the store does not answer")
 
 
 @pytest.mark.parametrize("kind", ["loses", "late"])
@@ -265,4 +283,3 @@ def test_joining_leaves_files_to_another_process_that_came_first(
     with pytest.raises(CommitFailedError):
         storewrite.StoreWriter(table, WINDOW, windows._table.schema).join()
     monkeypatch.undo()
-    assert storetable.CHECKPOINT_EVERY < COMPACT_EVERY

@@ -126,6 +126,16 @@ def test_a_part_is_gathered_in_sorted_steps_up_to_its_bytes(monkeypatch: pytest.
     assert min(read_proofs(found).values()) >= found.upto
 
 
+def test_chunks_that_arrive_in_order_are_not_copied() -> None:
+    # U-06
+    chunks = [batch(5, size=60).set_column(2, "chunk", pa.array([chunk], pa.int32())) for chunk in range(3)]
+    rows = pa.Table.from_batches([batch(3), *chunks])
+    assert sort_rows(rows) is rows
+    turned = sort_rows(pa.Table.from_batches([*reversed(chunks), batch(3)]))
+    assert turned["commit_ts"].to_pylist() == [3, 5, 5, 5]
+    assert turned["chunk"].to_pylist() == [0, 0, 1, 2]
+
+
 def test_large_transaction_stays_whole_and_may_fill_a_part() -> None:
     def rows(*of: tuple[int, int]) -> Iterator[pa.RecordBatch]:
         for ts, chunk in of:

@@ -44,7 +44,7 @@ def read_envelopes(binlogs: pa.BinaryArray) -> Envelopes:
     return Envelopes(version, job_id, state, query)
 
 
-def parse_binlog(payload: bytes) -> tuple[binlog_pb2.Binlog, int | None]:
+def parse_binlog(payload: bytes | memoryview) -> tuple[binlog_pb2.Binlog, int | None]:
     """The binlog and its schema version, None if it is damaged.
 
     A damaged binlog lands unchanged, and merge reports it: there the configured list of transactions to ignore can let
@@ -52,7 +52,7 @@ def parse_binlog(payload: bytes) -> tuple[binlog_pb2.Binlog, int | None]:
     """
     binlog = binlog_pb2.Binlog()
     try:
-        binlog.ParseFromString(payload)
+        binlog.ParseFromString(bytes(payload))
         return binlog, binlog_pb2.PrewriteValue.FromString(binlog.prewrite_value).schema_version
     except DecodeError:
         return binlog, None

@@ -22,8 +22,20 @@ class NotFound(Exception):
     """The requested object does not exist."""
 
 
+def answer_of_one_moment(build: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `build` returns; it asks an object store only once for what is new in a table."""
+    from binlake.lake.storetable import look_once
+
+    with look_once():
+        return build()
+
+
 def read_replication_state(replication: Replication) -> dict[str, Any]:
     """State of a replication, for the list of all replications."""
+    return answer_of_one_moment(lambda: _read_replication_state(replication))
+
+
+def _read_replication_state(replication: Replication) -> dict[str, Any]:
     from binlake_airflow.pages.timeline import read_lags
 
     lake = _open_lake(replication)

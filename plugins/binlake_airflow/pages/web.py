@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -287,7 +288,8 @@ async def _answer_replication(request: Request, user: BaseUser, view: views.View
         query = PageRequest(
             request.path_params, request.query_params, sees_masked=await _bounded.run(lambda: _sees(user, replication))
         )
-        return await _bounded.run(lambda: view(replication, query), replication.name)
+        build = partial(view, replication, query)
+        return await _bounded.run(lambda: views.answer_of_one_moment(build), replication.name)
 
     return await _run_view(read_view())
 
