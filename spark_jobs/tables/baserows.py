@@ -183,4 +183,19 @@ def _have_own_keys(cell: Cell, blocks: Sequence[BaseBlock]) -> bool:
     keys = pa.chunked_array([block.take_keys() for block in blocks])
     if keys.null_count and cell.identity != "row":
         return False
-    return bool(pc.count_distinct(keys, mode="all").as_py() == len(keys))
+    return _are_distinct_numbers(keys) or bool(pc.count_distinct(keys, mode="all").as_py() == len(keys))
+
+
+def _are_distinct_numbers(keys: pa.ChunkedArray) -> bool:
+    """Whether all `keys` are whole numbers, no two of them equal: then their texts differ, too. It costs a fifth of
+    looking at the texts."""
+    if keys.null_count:
+        return False
+    try:
+        # The first one alone: a cast looks at all before it fails.
+        keys.slice(0, 1).cast(pa.int64())
+        numbers = np.asarray(keys.cast(pa.int64()))
+    except pa.ArrowInvalid:
+        return False
+    # The ranges of a load are sorted each, and few.
+    return bool((np.diff(np.sort(numbers, kind="stable")) > 0).all())

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -72,8 +74,10 @@ class LakeStatements:
         self._plans = WindowPlans(window.definitions, window.segments, window.cuts, window.versions, target.db_type)
         self._data = open_dataset(load_table(paths.locate_table(STATEMENT.name))) if rows is None else ds.dataset(rows)
         self._batch_of = restore_checked_batch if rows is None else restore_batch
+        self._held = rows
         self._own = ds.field(Statement.WINDOW) == window.bounds.window
-        self._index = self._data.to_table(columns=list(INDEX), filter=self._own).to_pylist()
+        stored = self._data.to_table(columns=list(INDEX), filter=self._own) if rows is None else rows.select(INDEX)
+        self._index = stored.to_pylist()
         self._last_read: tuple[list[int], dict[tuple[int, int], list[dict[str, Any]]]] | None = None
 
     def compute_digest(self) -> str:
@@ -111,6 +115,16 @@ class LakeStatements:
             return
         if phase == Phase.ORDERED:
             yield from self._read_in_order(segment)
+            return
+        if self._held is not None:
+            # In memory they are cut: a filter would copy their texts.
+            rows = self._held
+            is_own = pc.and_(pc.equal(rows[Statement.SEGMENT], segment), pc.equal(rows[Statement.PHASE], phase))
+            own = np.flatnonzero(is_own)
+            for first, last in pairwise([0, *(np.flatnonzero(np.diff(own) > 1) + 1).tolist(), len(own)]):
+                for at in range(first, last, _READ_AHEAD):
+                    part = rows.slice(int(own[at]), min(_READ_AHEAD, last - at))
+                    yield from map(self._batch_of, part.select(_BATCH).to_pylist())
             return
         where = self._own & (ds.field(Statement.SEGMENT) == segment) & (ds.field(Statement.PHASE) == phase)
         stored = self._data.to_batches(

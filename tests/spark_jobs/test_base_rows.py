@@ -186,6 +186,13 @@ def test_other_windows_go_the_general_way(parts: list[pa.Table]) -> None:  # R-1
     assert find_base_blocks([HeldRows(rows) for rows in parts], CELLS) is None
 
 
+def test_keys_are_compared_as_texts() -> None:
+    """Numbers that differ are different texts; texts that differ may be one number."""
+    images = [{"id": id, "text": "x"} for id in ("1", "01", "+1")]
+    assert len(require_blocks([HeldRows(build_rows(10, "a", images))])) == 1
+    assert find_base_blocks([HeldRows(build_rows(10, "a", [*images, images[1]]))], CELLS) is None
+
+
 def test_equal_keys_of_two_segments_are_two_rows() -> None:
     parts: list[Rows] = [HeldRows(FIRST), HeldRows(build_rows(110, "a", IMAGES))]
     assert [block.place for block in require_blocks(parts)] == [SegmentTable(0, "d", "a"), SegmentTable(1, "d", "a")]

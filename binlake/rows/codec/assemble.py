@@ -105,7 +105,7 @@ def join_maps(parts: Sequence[Maps], count: int) -> pa.MapArray:
     order, entries = _sort_indexes(rows), np.concatenate([part.entries for part in parts])
     ends, null = np.zeros(count + 1, np.int32), np.ones(count + 1, np.bool_)
     ends[rows + 1], null[rows], null[-1] = entries, False, False
-    texts = pa.concat_arrays([part.texts for part in parts])
+    texts = parts[0].texts if len(parts) == 1 else pa.concat_arrays([part.texts for part in parts])
     values = _cut_values(texts if order is None else texts.take(pa.array(order)), _sort_sizes(parts, entries, order))
     offsets = pa.array(ends.cumsum(dtype=np.int32), pa.int32(), mask=null if null.any() else None)
     return pa.MapArray.from_arrays(offsets, _join_names(parts, entries, order), values)
