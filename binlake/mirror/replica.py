@@ -17,6 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Transaction, WriterPr
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from binlake.base.lakecolumns import Change, Mirror
+from binlake.base.memory import give_memory_back
 from binlake.errors import LostRange
 from binlake.lake.access import is_remote
 from binlake.lake.columntypes import build_schema
@@ -222,6 +223,7 @@ class Replica:
 
     def _append(self, rows: pa.Table, upto: int | None) -> None:
         table = self._require()
+        give_memory_back()
         write_deltalake(
             table,
             rows,

@@ -21,6 +21,7 @@ from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.removed import describe_removed
 from binlake.pump_service.feeder.service import STATUS_PATH, Feeder
 from binlake.pump_service.feeder.settings import FeederFile, SourceFile, read_settings
+from binlake.pump_service.feeder.snapshot.addedtables import AddedTables
 from binlake.pump_service.feeder.snapshot.loadrequests import add_request
 from binlake.pump_service.feeder.snapshot.loadstate import read_load_record
 from binlake.pump_service.feeder.snapshot.pausing import set_paused
@@ -196,7 +197,10 @@ def _read_journal(settings: FeederFile) -> dict[str, Any]:
         )
     with closing(FeederJournal(settings.data_dir)) as journal:
         positions = journal.read_positions()
-        loads = {source.name: read_load_record(journal, source.name) for source in settings.source}
+        loads = {
+            source.name: AddedTables.read(journal, source.name).to_json() or read_load_record(journal, source.name)
+            for source in settings.source
+        }
         removed = describe_removed(journal, loads)
     return {
         "name": settings.name,

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
+from binlake.base.memory import give_memory_back
 from binlake.lake.tables import BINLOG
 from binlake.spark_jobs.engine.engine import SPARK_TASK_BYTES, Keeper, LocalEngine
 from binlake.spark_jobs.job.context import StageContext
@@ -106,6 +107,8 @@ class PullTask:
         with closing(pull_parts(pull, limit)) as parts:
             for part in parts:
                 own = Bounds(part.lo, part.upto)
+                # What the pull has freed, before as much is taken to write.
+                give_memory_back()
                 ranges.append(digest_pulled(part.rows, own, self.folder, self.keeper, self.decode))
                 taken += ranges[-1].stored.landed.bytes
                 if self.most_bytes and taken + limit > self.most_bytes:

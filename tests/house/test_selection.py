@@ -118,7 +118,7 @@ def test_files_that_share_an_expensive_resource_run_in_one_process() -> None:
 
 def test_one_process_starts_kafka_and_the_registry() -> None:
     # The annotations of the fixtures `kafka`, `schema_registry`, and of `make`, which uses both.
-    asks = re.compile(r"\b(kafka: KafkaBroker|schema_registry: Apicurio|make: Make)\b")
+    asks = re.compile(r"\b(kafka: (KafkaBroker|SecuredKafka)|schema_registry: Apicurio|make: Make)\b")
     rooms = (ROOT / "tests" / room for room in ("feed", "spark_jobs"))
     paths = [path for room in rooms for path in room.rglob("test_*.py")]
     asking = {str(path.relative_to(ROOT)) for path in paths if asks.search(path.read_text(encoding="utf-8"))}

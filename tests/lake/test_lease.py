@@ -164,7 +164,7 @@ with hold_lake_lock(paths, "merge"):
 """
 
 
-@pytest.mark.parametrize("opens", ["before", "after"])
+@pytest.mark.parametrize("opens", [pytest.param("before", marks=pytest.mark.soak), "after"])
 def test_a_stopped_holder_that_wakes_up_cannot_commit(paths: LakePaths, s3: S3, opens: str) -> None:  # R-41
     """It opens the table before it is stopped, or after it has woken up and before its thread has tried to renew."""
     ensure_tables(paths)

@@ -21,7 +21,7 @@ from world import HAPPENS, World
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e, pytest.mark.timeout(900)]
 
-SEEDS, SOAKED = 12, 75
+SEEDS, SOAKED = 8, 75
 """Stories of a world in `make test`, and in `make soak`."""
 STEPS, SOAKED_STEPS = 1, 2
 """Steps of a story at a time."""

@@ -111,7 +111,8 @@ class JobWriter:
             raise SchemaError(
                 "the log names a table that the catalog does not have",
                 hint="its definition was not read at the start, or its DDL did not reach the log (sql_log_bin = 0):"
-                " take a new snapshot of the source (binlake bootstrap), or exclude the table",
+                f" let the feeder load it (binlake feeder load-table --source {names.name} --table {db}.{table}, then"
+                " start the feeder again), or exclude the table",
                 where={"source": names.name, "table": f"{db}.{table}"},
             )
         return definition

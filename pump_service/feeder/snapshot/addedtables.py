@@ -74,6 +74,12 @@ class AddedTables:
         """Whether there is nothing to load."""
         return not self.wanted and not self.tables
 
+    def to_json(self) -> dict[str, Any]:
+        """For the status of a feeder that does not run; {} if there is nothing to load."""
+        loads = [*self.done.values(), *self.tables.values()]
+        counts = {"rows": sum(load.rows for load in loads), "tables": len(loads) + len(self.wanted)}
+        return {} if self.is_empty else {"state": "loading", **counts, "tables_done": len(self.done)}
+
     def want(self, names: Iterable[Name], from_ts: int) -> None:
         """Load `names` from the beginning. `from_ts`: a timestamp before everything that this publishes."""
         new = set(names)

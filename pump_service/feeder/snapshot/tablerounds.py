@@ -96,6 +96,8 @@ class TableRounds:
         self._state = AddedTables.read(self.parts.journal, self._name)
         if self.followed.former is None:
             self.parts.journal.set_facts(self.followed.present.build_facts())
+        # Before anything is published: the log may have changes of these tables that stop the source.
+        self._take_requests()
         if not self._state.is_empty:
             self._show({})
 

@@ -10,6 +10,8 @@ from support.mariadb import MariaDb, execute
 
 from binlake.errors import SchemaError
 
+pytestmark = pytest.mark.mariadb
+
 COLUMNS = "(id INT PRIMARY KEY, v INT)"
 RANGES = f"{COLUMNS} PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (100))"
 

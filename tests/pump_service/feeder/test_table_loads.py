@@ -22,6 +22,7 @@ from support.windows import wait_until
 from table_load_helpers import Followed
 
 from binlake.cli import run
+from binlake.errors import SchemaError
 from binlake.pump_service.feeder.snapshot import tableround
 from binlake.pump_service.feeder.snapshot.loadrequests import add_request, list_requests
 from binlake.pump_service.feeder.snapshot.pausing import set_paused
@@ -185,6 +186,33 @@ def test_a_paused_load_and_one_that_is_refused_let_the_log_go_on(server: MariaDb
         execute(server, f"INSERT INTO {DB}.later VALUES (3)")
         followed.wait_until_published()
         check(server, followed, pumps, ["t", "later"])
+
+
+def test_a_table_whose_log_stops_the_source_is_loaded(server: MariaDb, tmp_path: Path) -> None:
+    """Its definition never reached the log, or is another one than there."""
+    # S4-24 R-11
+    pumps, clock = DyingPumps(), CountingClock()
+    execute(server, f"CREATE TABLE {DB}.t (id INT PRIMARY KEY, v INT)", f"INSERT INTO {DB}.t VALUES (1, 1)")
+    with closing(Followed(server, tmp_path, pumps, clock, **NOW)) as followed:
+        followed.wait_until_published()
+    execute(
+        server, "SET sql_log_bin = 0", f"CREATE TABLE {DB}.hidden (id INT PRIMARY KEY, v INT)",
+        f"ALTER TABLE {DB}.t MODIFY v BIGINT", f"INSERT INTO {DB}.hidden VALUES (1, 1)", "SET sql_log_bin = 1",
+        f"INSERT INTO {DB}.hidden VALUES (2, 2)", f"INSERT INTO {DB}.t VALUES (2, 2)",
+    )  # fmt: skip
+    for name in ("hidden", "t"):
+        with closing(Followed(server, tmp_path, pumps, clock, **NOW)) as followed:
+            failure = followed.ended.get(timeout=20)
+            assert isinstance(failure, SchemaError)
+            assert failure.where["table"].endswith(name)
+            if name == "hidden":
+                assert "binlake feeder load-table --source s1 --table snapload.hidden" in failure.hint
+        add_request(tmp_path, "s1", [(DB, name)])
+    with closing(Followed(server, tmp_path, pumps, clock, **NOW)) as followed:
+        followed.wait_until_loaded()
+        execute(server, f"UPDATE {DB}.hidden SET v = 7", f"UPDATE {DB}.t SET v = 7")
+        followed.wait_until_published()
+        check(server, followed, pumps, ["t", "hidden"])
 
 
 def test_the_command_asks_the_feeder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
