@@ -142,20 +142,20 @@ def assert_recovered(results: list[StageResult], server: MariaDb, hi: int, model
     assert tables_of(workload, server) == model
 
 
-POSITIONS = [
-    ("opened", 1),
-    ("ddl_executed", 2),
-    *(("batch", number) for number in (6, 20)),
-    ("before_commit", -1),
-]
+POSITIONS = [("opened", 1), ("ddl_executed", 2), ("batch", 6), ("batch", 20), ("before_commit", -1)]
 """Where finalize is killed; a negative number counts from the last transaction, which moves the checkpoint.
 
 `tests/target/relay/test_target_relay.py` tests twenty positions of one window, with the same code after the reader.
 """
 
 
+@pytest.mark.parametrize(
+    "positions",
+    [POSITIONS, pytest.param([("batch", number) for number in (1, 13, 27)], marks=pytest.mark.soak)],
+    ids=["some", "more"],
+)
 def test_killed_finalize_is_recovered_without_the_source(
-    source: LiveSource, left: Left, mariadb: MariaDb, tmp_path: Path
+    source: LiveSource, left: Left, mariadb: MariaDb, tmp_path: Path, positions: list[tuple[str, int]]
 ) -> None:
     # R-21, S3-02 S3-03 S3-04 S3-09 S3-11 S3-13 S3-20 S3-21
     config = tmp_path / "live.toml"
@@ -164,7 +164,7 @@ def test_killed_finalize_is_recovered_without_the_source(
     addresses = [address(pump.host) for pump in source.registry.list_pumps()] + [address(source.status_url)]
     source.vanish()
     with Killer("finalize_killer", config, left.bounds.lo, left.bounds.hi) as killer, listening(addresses) as ears:
-        for place, (step, number) in enumerate(POSITIONS):
+        for place, (step, number) in enumerate(positions):
             mariadb.wipe()
             killer.kill_at(step, number if number > 0 else left.transactions + 1 + number)
             found = read_checkpoint(left.ctx.replication, source.driver.cluster_id)
