@@ -39,12 +39,6 @@ class PiecesInFlight:
             self._is_open = False
             self._changed.notify_all()
 
-    @property
-    def held(self) -> int:
-        """Bytes of all pieces."""
-        with self._changed:
-            return sum(self._sizes.values())
-
     def reserve(self, lo: int, size: int) -> None:
         """Wait until there is room for `size` bytes of the piece at `lo`, or no other piece. Raises FlightEnded."""
         with self._changed:
@@ -54,10 +48,9 @@ class PiecesInFlight:
             self._sizes[lo] = size
 
     def correct(self, lo: int, size: int) -> None:
-        """The piece at `lo` turned out to have `size` bytes."""
+        """The piece at `lo` has `size` bytes. For the thread that reserves, so that nobody waits for it."""
         with self._changed:
             self._sizes[lo] = size
-            self._changed.notify_all()
 
     def release(self, lo: int) -> None:
         """The piece at `lo` is no longer held."""
