@@ -33,7 +33,6 @@ TOGETHER = {
     "tests/target/relay/test_relay_store.py": "store",
     # Only these end-to-end tests use Spark; the others start no JVM (tests/e2e/conftest.py).
     "tests/e2e/test_e2e_landing.py::test_window_ends_at_its_size_limit_and_the_next_continues_after_it": "spark",
-    "tests/e2e/test_e2e_object_store.py::test_spark_tasks_read_and_write_a_lake_in_an_object_store": "spark",
     "tests/e2e/test_e2e_traces.py::test_tasks_on_spark_are_spans_of_their_job": "spark",
     "tests/e2e/": "e2e",
 }
