@@ -30,7 +30,7 @@ class WindowSection(Section):
         None,
         ge=0,
         description="limit for the bytes of binlogs in a window (at least one transaction); land ends the window"
-        " there, and the next window gets the rest. Absent: 25165824 if one task runs all stages of many windows"
+        " there, and the next window gets the rest. Absent: 33554432 if one task runs all stages of many windows"
         " (layout `fused`, `binlake window run`), else no limit (`stages`: each run processes one window). 0: only"
         " max-seconds is a limit",
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from binlake import tso
+from binlake.pipeline import BY_NAME
 from binlake.testkit.captures import Comparison
 from binlake.testkit.captures.capture import StateAt
 
@@ -47,7 +48,7 @@ class WindowLine:
         same_run = [other for other in same_run if event["lo"] <= other["lo"] and other["hi"] <= event["hi"]]
         # The mirrors may still be working when the target is finished.
         ended = [other for other in same_run if other["state"] != "started"]
-        seconds = {other["stage"]: float(other["seconds"]) for other in ended}
+        seconds = {other["stage"]: float(other["seconds"]) for other in ended if other["stage"] in BY_NAME}
         landed = sum(other["rows"] for other in same_run if other["stage"] == "merge")
         return cls(event["lo"], event["hi"], landed, event["rows"], seconds, lag, sum(map(_count_tasks, same_run)))
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Bounds", "StageContext", "StageResult"]
 
-PIECE_BYTES = 24 << 20
+PIECE_BYTES = 32 << 20
 """Binlog bytes of a window that another one follows at once: what the driver can process in a few hundred MiB."""
 
 
