@@ -1,9 +1,9 @@
-"""A small append-only Delta table written only through delta-rs, so that no JVM is needed to read or extend it.
+"""A small append-only Delta table written without Spark, so that no JVM is needed to read or extend it.
 
-Spark may read these tables but never writes them: each table has one writing engine (hazards R-41). Appends do not
-conflict; a process that needs exclusion holds the lake's lock. The cost of an append and of a read by range does not
-grow with the history: small files are joined up to `FILE_BYTES` and then not rewritten any more, and there are
-statistics per file and per small row group.
+delta-rs writes it on a disk, `storewrite` in a store. Spark may read these tables but never writes them (hazards
+R-41). Appends do not conflict; a process that needs exclusion holds the lake's lock. The cost of an append and of a
+read by range does not grow with the history: small files are joined up to `FILE_BYTES` and then not rewritten any more,
+and there are statistics per file and per small row group.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ log = structlog.get_logger(__name__)
 
 COMPACT_EVERY = 64
 """Versions between two compactions. Each makes a checkpoint, so that a reader replays fewer commits than this."""
-TIDY_EVERY = 8
-"""Versions of a table in a store between two checkpoints: a new process reads fewer commits and files than this."""
 JOIN_ALL_EVERY = 16 * COMPACT_EVERY
 """The same where files are in a store, for those that are not in memory: each is read in three requests."""
+TIDY_EVERY = 8
+"""Versions of a table in a store between two checkpoints: a new process reads fewer commits and files than this."""
 FILE_BYTES = 4 << 20
 """Compaction does not touch files of this size or larger, so that it does not rewrite the whole history each time."""
 Row = Mapping[str, Any]

@@ -26,7 +26,7 @@ from binlake.lake.dataset import open_dataset
 from binlake.lake.lock import build_commit_properties
 from binlake.lake.opentable import load_table, open_table
 from binlake.lake.store import build_delta_options, choose_hooks
-from binlake.mirror.presentkeys import has_key
+from binlake.mirror.presentkeys import has_key, iterate_present_keys
 from binlake.mirror.rows import Reshaper, build_image_rows
 from binlake.rows.schema import TableDef
 from binlake.statements.literal import quote_name
@@ -200,11 +200,8 @@ class Replica:
         table = self._open()
         if table is None or not keys:
             return set()
-        wanted, found = pa.array(sorted(keys), pa.string()), set()
-        for batch in open_dataset(table).to_batches(columns=[Mirror.ROWKEY]):
-            own = batch.column(0).cast(pa.string())
-            found.update(own.filter(pc.is_in(own, value_set=wanted)).to_pylist())
-        return found
+        wanted = pa.array(sorted(keys), pa.string())
+        return {key for found in iterate_present_keys(table, wanted) for key in found.to_pylist()}
 
     def merge_keyed(self, table: TableDef, net: pa.Table, upto: int | None) -> None:
         """Apply net changes of keyed rows. `upto` None: more changes of this part follow, so the position stays.

@@ -8,7 +8,8 @@ After a failure in between the process ends, and the catalog is rebuilt from the
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from binlake.errors import BinlakeError
@@ -102,24 +103,15 @@ class Catalog:
         """
         names, writer = self._sources[source], self._writer
         _refuse_name_clashes(names, databases)
-        restore, restore_keys = writer.save_state(), self._keys[source].save_state()
-        try:
+
+        def is_new(table: TableDescription) -> bool:
+            left_out = names.leaves_out(table.db, table.name)
+            return not left_out and writer.find_table(names, table.db, table.name) is None
+
+        with self._change_source(source):
             changes = self._drop_outdated(names, databases, outdated)
-            for database in databases:
-                if names.leaves_out(database.name, ""):
-                    continue
-                if writer.find_database(names, database.name) is None:
-                    changes.append(writer.create_database(names, database))
-                tables = [table for table in database.tables if not names.leaves_out(table.db, table.name)]
-                new = [table for table in tables if writer.find_table(names, table.db, table.name) is None]
-                changes += [writer.create_table(names, table) for table in new]
+            changes += self._create_described(names, databases, is_new)
             changes += self._keys[source].adopt(writer, (table for database in databases for table in database.tables))
-        except BaseException:
-            restore()
-            restore_keys()
-            raise
-        self._guards.pop(source, None)
-        self._followers[source].invalidate_tracker()
         return changes
 
     def renew_tables(
@@ -130,25 +122,39 @@ class Catalog:
         Raises SchemaError; then nothing has changed.
         """
         names, writer = self._sources[source], self._writer
-        restore, restore_keys = writer.save_state(), self._keys[source].save_state()
-        try:
+        with self._change_source(source):
             known = [found for name in sorted(tables) if (found := writer.find_table(names, *name)) is not None]
             changes = [writer.drop_table(names, table) for table in known]
-            for database in databases:
-                if names.leaves_out(database.name, ""):
-                    continue
-                if writer.find_database(names, database.name) is None:
-                    changes.append(writer.create_database(names, database))
-                described = [table for table in database.tables if (table.db, table.name) in tables]
-                changes += [writer.create_table(names, table) for table in described]
+            changes += self._create_described(names, databases, lambda table: (table.db, table.name) in tables)
             everything = [table for database in databases for table in database.tables]
             changes += self._keys[source].adopt(writer, everything, is_first=False)
+        return changes
+
+    @contextmanager
+    def _change_source(self, source: str) -> Iterator[None]:
+        """Change definitions of a source in the body: if it fails, nothing has changed."""
+        restore, restore_keys = self._writer.save_state(), self._keys[source].save_state()
+        try:
+            yield
         except BaseException:
             restore()
             restore_keys()
             raise
         self._guards.pop(source, None)
         self._followers[source].invalidate_tracker()
+
+    def _create_described(
+        self, names: SourceNames, databases: Sequence[DatabaseDescription], is_new: Callable[[TableDescription], bool]
+    ) -> list[DefinitionChange]:
+        """Create the databases that are not left out and not known, and the tables that are new."""
+        changes: list[DefinitionChange] = []
+        for database in databases:
+            if names.leaves_out(database.name, ""):
+                continue
+            if self._writer.find_database(names, database.name) is None:
+                changes.append(self._writer.create_database(names, database))
+            new = [table for table in database.tables if is_new(table)]
+            changes += [self._writer.create_table(names, table) for table in new]
         return changes
 
     def find_by_id(self, source: str, table_id: int) -> tuple[Name, TableDef] | None:

@@ -15,14 +15,8 @@ from binlake.pump_service.feeder.publisher import SourcePublisher
 from binlake.rows.schema import TableDef
 
 
-class Log(Protocol):
-    """The log of a source (`SourceLog`)."""
-
-    trouble: str
-    heard: float
-    server: tuple[str, int]
-    connections: int
-    logs_cascades: bool
+class ReadUpTo(Protocol):
+    """How far a log has been read: up to the end of a transaction, and up to an event (`SourceLog`)."""
 
     @property
     def position(self) -> BinlogPosition:
@@ -31,6 +25,16 @@ class Log(Protocol):
     @property
     def received_position(self) -> tuple[str, int]:
         """File and offset up to which events have arrived."""
+
+
+class Log(ReadUpTo, Protocol):
+    """The log of a source (`SourceLog`)."""
+
+    trouble: str
+    heard: float
+    server: tuple[str, int]
+    connections: int
+    logs_cascades: bool
 
     def read(self, max_transactions: int, max_bytes: int, wait_s: float) -> list[SourceTransaction]:
         """The next transactions; empty if none came in time or it was closed. Raises Permanent."""
@@ -70,18 +74,6 @@ class Parts:
     catalog: SourceDefinitions
     stopped: threading.Event
     version: int
-
-
-class ReadUpTo(Protocol):
-    """How far a log has been read: up to the end of a transaction, and up to an event (`SourceLog`)."""
-
-    @property
-    def position(self) -> BinlogPosition:
-        """The end of the last transaction."""
-
-    @property
-    def received_position(self) -> tuple[str, int]:
-        """File and offset up to which events have arrived."""
 
 
 class LoadsBesideLog(Protocol):

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 from deltalake import DeltaTable
-from support.feeding import FedCluster, contents, mixed_transactions
+from support.feeding import FedCluster, build_three_tables, contents, mixed_transactions
 from support.killer import Killer
 from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 from test_e2e_window import toml
@@ -38,20 +38,7 @@ def server() -> Iterator[MariaDb]:
 @pytest.fixture
 def cluster(server: MariaDb, mariadb: MariaDb, tmp_path: Path) -> Iterator[FedCluster]:
     """A load of two tables with keys, and of one without a key that has equal rows; 600 rows each."""
-    numbers = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 599) SELECT"
-    execute(mariadb, "DROP DATABASE IF EXISTS fed")
-    execute(
-        server,
-        "DROP DATABASE IF EXISTS fed",
-        "CREATE DATABASE fed CHARACTER SET utf8mb4",
-        "CREATE TABLE fed.t (id INT PRIMARY KEY, u VARCHAR(30) UNIQUE, v DOUBLE)",
-        "CREATE TABLE fed.log (n INT, what VARCHAR(30))",
-        "CREATE TABLE fed.other (id INT PRIMARY KEY, v INT)",
-        "SET SESSION max_recursive_iterations = 20000",
-        f"INSERT INTO fed.t {numbers} i, CONCAT('u', i), i / 7 FROM n",
-        f"INSERT INTO fed.other {numbers} i, i FROM n",
-        f"INSERT INTO fed.log {numbers} i % 5, IF(i % 9, 'base', NULL) FROM n",
-    )
+    build_three_tables(server, mariadb, rows=600)
     snapshot = {"chunk-rows": 60, "form": "columns"}
     source = {"name": "shard-1", "host": server.host, "port": server.port, "snapshot": snapshot}
     with FedCluster(tmp_path, server, [source]) as made:

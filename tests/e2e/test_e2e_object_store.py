@@ -144,18 +144,24 @@ def add_commits(ctx: StageContext) -> None:
                 known.write_checkpoint()
 
 
+def build_old_lake(source: LiveSource, make: Make, name: str, url: str) -> StageContext:
+    """A lake with 50,000 windows of history, whose control tables are before their next compaction."""
+    set_up(source.workload)
+    some_changes(source.workload, 1)
+    ctx = make(name, url)
+    run(ctx, source)
+    add_history(ctx, 50_000)
+    add_commits(ctx)
+    return ctx
+
+
 def test_a_window_of_one_transaction_takes_few_requests(
     source: LiveSource, make: Make, mariadb: MariaDb, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # 36: the request budget
     """With 50,000 windows of history and control tables before their next compaction: of a process that has seen the
     lake before, and of a new one."""
-    set_up(source.workload)
-    some_changes(source.workload, 1)
     with S3Proxy(s3.port) as proxy:
-        ctx = make("requests", proxy.url)
-        run(ctx, source)
-        add_history(ctx, 50_000)
-        add_commits(ctx)
+        ctx = build_old_lake(source, make, "requests", proxy.url)
 
         def count_window(key: int) -> Counter[tuple[str, str, str]]:
             source.workload.begin().insert("d", "t", id=key, u=f"u{key}", v=1).commit()
@@ -206,13 +212,8 @@ def test_a_pages_first_request_takes_few_requests(
     from binlake_airflow.pages.request import PageRequest
     from binlake_airflow.pages.views import PAGES, answer_of_one_moment
 
-    set_up(source.workload)
-    some_changes(source.workload, 1)
     with S3Proxy(s3.port) as proxy:
-        ctx = make("pages", proxy.url)
-        run(ctx, source)
-        add_history(ctx, 50_000)
-        add_commits(ctx)
+        ctx = build_old_lake(source, make, "pages", proxy.url)
         some_changes(source.workload, 2)
         run(ctx, source)
         key = source.workload.rows["d", "t"][0]["id"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from support.feeding import FedCluster, contents, mixed_transactions
+from support.feeding import FedCluster, build_three_tables, contents, mixed_transactions
 from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 from test_e2e_column_load import run_all
 from test_e2e_window import toml
@@ -36,20 +36,7 @@ def server() -> Iterator[MariaDb]:
 def cluster(server: MariaDb, mariadb: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FedCluster]:
     """A source of three tables; two of them are left out at first."""
     monkeypatch.setattr(tableround, "ROUND_S", 0.0)
-    numbers = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 899) SELECT"
-    execute(mariadb, "DROP DATABASE IF EXISTS fed")
-    execute(
-        server,
-        "DROP DATABASE IF EXISTS fed",
-        "CREATE DATABASE fed CHARACTER SET utf8mb4",
-        "CREATE TABLE fed.t (id INT PRIMARY KEY, u VARCHAR(30) UNIQUE, v DOUBLE)",
-        "CREATE TABLE fed.log (n INT, what VARCHAR(30))",
-        "CREATE TABLE fed.other (id INT PRIMARY KEY, v INT)",
-        "SET SESSION max_recursive_iterations = 20000",
-        f"INSERT INTO fed.t {numbers} i, CONCAT('u', i), i / 7 FROM n",
-        f"INSERT INTO fed.other {numbers} i, i FROM n",
-        f"INSERT INTO fed.log {numbers} i % 5, IF(i % 9, 'base', NULL) FROM n",
-    )
+    build_three_tables(server, mariadb, rows=900)
     with FedCluster(tmp_path, server, [describe_source(server, "fed.t", "fed.log")]) as made:
         made.start_feeder()
         yield made

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 from pymysql.connections import Connection
-from support.mariadb import MariaDb, rows
+from support.mariadb import MariaDb, execute, rows
 from support.promptpumps import PromptPump, settle, start_pump
 
 from binlake.base.tomltext import to_toml_sections
@@ -28,6 +28,24 @@ from binlake.wire import binlog_pb2 as pb
 from deploy.local.ports import free_port
 
 WAIT_S = 120.0
+
+
+def build_three_tables(server: MariaDb, target: MariaDb, *, rows: int) -> None:
+    """Create fed.t and fed.other with a key, and fed.log without one and with equal rows; none at `target`."""
+    numbers = f"WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < {rows - 1}) SELECT"
+    execute(target, "DROP DATABASE IF EXISTS fed")
+    execute(
+        server,
+        "DROP DATABASE IF EXISTS fed",
+        "CREATE DATABASE fed CHARACTER SET utf8mb4",
+        "CREATE TABLE fed.t (id INT PRIMARY KEY, u VARCHAR(30) UNIQUE, v DOUBLE)",
+        "CREATE TABLE fed.log (n INT, what VARCHAR(30))",
+        "CREATE TABLE fed.other (id INT PRIMARY KEY, v INT)",
+        "SET SESSION max_recursive_iterations = 20000",
+        f"INSERT INTO fed.t {numbers} i, CONCAT('u', i), i / 7 FROM n",
+        f"INSERT INTO fed.other {numbers} i, i FROM n",
+        f"INSERT INTO fed.log {numbers} i % 5, IF(i % 9, 'base', NULL) FROM n",
+    )
 
 
 class FedCluster:
