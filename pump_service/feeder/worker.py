@@ -117,6 +117,11 @@ class Worker:
         """The server that is read, `host:port`; "" before the first connection."""
         return ":".join(map(str, self._log.server)) if self._log else ""
 
+    @property
+    def is_publishing(self) -> bool:
+        """Whether anything is read that is not published yet, its commits included."""
+        return self._oldest_ms > 0
+
     def compute_lag_s(self) -> float:
         """Seconds since the commit of the oldest transaction that is read but not published; while the source is not
         heard, since it last sent anything."""
@@ -137,7 +142,7 @@ class Worker:
         While read transactions wait to be published, nothing more may be received, and the lag is known.
         """
         is_connected = self.state == "reading" and self._log is not None and not self._log.trouble
-        return is_connected and (self._oldest_ms > 0 or self.compute_silence_s() <= self.source.read_timeout)
+        return is_connected and (self.is_publishing or self.compute_silence_s() <= self.source.read_timeout)
 
     @property
     def _is_ending(self) -> bool:

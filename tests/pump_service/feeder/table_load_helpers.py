@@ -77,8 +77,9 @@ class Followed:
 
         def is_published() -> bool:
             read = self.journal.read_positions().get("s1")
-            is_following = self.worker.state == "reading" and read is not None
-            return is_following and parse_gtid_set(self.flavor, read.position.gtids).contains_set(end)
+            is_reached = read is not None and parse_gtid_set(self.flavor, read.position.gtids).contains_set(end)
+            # The position is there before the commits are sent.
+            return is_reached and self.worker.state == "reading" and not self.worker.is_publishing
 
         wait_until(lambda: is_published() or not self.ended.empty(), seconds=20)
         assert self.ended.empty(), self.worker.failure

@@ -133,10 +133,11 @@ class World:
         self.worker.join()
 
     def settle(self, offset: int) -> None:
-        """Wait until the position is at `offset`."""
+        """Wait until everything up to `offset` is published; the position is there before the commits are sent."""
         for _ in range(6000):
             read_position = self.journal.read_positions().get(SOURCE)
-            if read_position is not None and read_position.position.offset == offset:
+            is_reached = read_position is not None and read_position.position.offset == offset
+            if is_reached and not self.worker.is_publishing:
                 return
             assert self.worker.state != "failed", self.worker.failure
             threading.Event().wait(0.01)
