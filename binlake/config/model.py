@@ -31,7 +31,7 @@ from binlake.config.mask import MaskSection
 from binlake.config.validation import ValidationSection
 from binlake.config.window import WindowSection
 from binlake.errors import ConfigError
-from binlake.pipeline import Stage, select_stages
+from binlake.pipeline import LAKE, SINKS, Sink, Stage
 from binlake.rows.schema.session import read_zone
 
 
@@ -398,14 +398,13 @@ class Replication(Section):
             raise ValueError("`validation` compares the rows of a SQL target: add a section [target], or remove it")
         return self
 
+    def list_sinks(self) -> tuple[Sink, ...]:
+        """Its sinks, each with the stages that it has here."""
+        return tuple(sink for kind in SINKS.values() for sink in kind.list_of(self))
+
     def list_stages(self) -> tuple[Stage, ...]:
         """The stages of its windows: those of the lake, then those of each sink."""
-        sinks = {"sql": self.target is not None, "mirror": self.mirror.enabled}
-        return select_stages(
-            [name for name, has in sinks.items() if has],
-            feeds=[feed.name for feed in self.feed],
-            validated=self.validation.mode != "off",
-        )
+        return tuple(stage for sink in (LAKE, *self.list_sinks()) for stage in sink.stages)
 
     def require_feed(self, name: str) -> FeedSection:
         """The feed `name`. Raises ConfigError."""

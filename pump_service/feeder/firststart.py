@@ -13,10 +13,9 @@ from pymysql import err
 
 from binlake.errors import ConfigError, SourceUnavailable
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
-from binlake.mysqlbinlog.dumpfolder import DumpFolder, read_dump_folder
-from binlake.mysqlbinlog.model import BinlogPosition
+from binlake.mysqlbinlog.dumpfolder import DumpFolder, read_dump_folder, read_dump_statements
+from binlake.mysqlbinlog.model import BinlogPosition, LoggedSession, LoggedStatement
 from binlake.pump_service.feeder.catalog import Catalog
-from binlake.pump_service.feeder.dumpfolder import read_schema_files
 from binlake.pump_service.feeder.journal import FeederJournal, ReadPosition
 from binlake.pump_service.feeder.publisher import SourcePublisher
 from binlake.pump_service.feeder.server import Link, connect, derive_flavor, read_log_end
@@ -25,6 +24,15 @@ from binlake.pump_service.feeder.snapshot.structures import describe_source
 from binlake.pump_service.feeder.sourceerrors import build_source_error
 from binlake.pump_service.feeder.startposition import SERVER_FACT, read_identity
 from binlake.pump_service.feeder.targetstructure import describe_by_target
+
+_SESSION = LoggedSession(sql_mode=0, time_zone="+00:00", explicit_defaults_for_timestamp=True)
+
+
+def read_schema_files(dump: DumpFolder) -> list[LoggedStatement]:
+    """The statements of a dump's schema files, databases first. Raises ConfigError for a damaged file."""
+    files = [*(("", file) for file in dump.databases.values()), *((db, file) for (db, _), file in dump.tables.items())]
+    return [LoggedStatement(db, text, _SESSION) for db, file in files for text in read_dump_statements(file)]
+
 
 log = structlog.get_logger()
 

@@ -19,7 +19,7 @@ from binlake.base.spans import Values
 from binlake.errors import LeaseHeld
 from binlake.feed.state import read_progress, read_state, record_feed_error, record_resume, stops_feed
 from binlake.lake.failures import describe, record_failure
-from binlake.pipeline import STOPPED, Stage, name_feed_sink
+from binlake.pipeline import STOPPED, Sink, name_feed_sink, parse_feed_sink
 from binlake.spark_jobs.job.afterddl import compare_after_apply
 from binlake.spark_jobs.job.ahead import Ahead
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
@@ -269,9 +269,7 @@ class _Sinks:
     def __init__(self, ctx: StageContext, ahead: Ahead) -> None:
         self._ctx = ctx
         self._ahead = ahead
-        stages = ctx.replication.list_stages()
-        sinks = dict.fromkeys(stage.sink for stage in stages if stage.sink)
-        self._chains = {sink: [stage for stage in stages if stage.sink == sink] for sink in sinks}
+        self._sinks = {sink.name: sink for sink in ctx.replication.list_sinks()}
 
     def run(self, merged: MergedWindow, wait_for_next: Callable[[], MergedWindow] | None = None) -> list[StageResult]:
         """Run all sinks that are left. Raises the first failure of the SQL sink or the mirrors, or of the last feed.
@@ -280,18 +278,23 @@ class _Sinks:
         """
         # What compact derives of the piece, for the mirrors; None as soon as it will derive nothing.
         compacted: Future[Any] = Future()
-        if "sql" not in self._chains:
+        if "sql" not in self._sinks:
             compacted.set_result(None)
         runs = {"sql": partial(self._run_sql, wait_for_next, compacted), "mirror": partial(self._run_mirror, compacted)}
         return _run_side_by_side(
-            [partial(runs.get(sink, self._run_feed), chain, merged) for sink, chain in self._chains.items()]
+            [
+                partial(
+                    self._run_feed if parse_feed_sink(sink.name) else runs.get(sink.name, self._run_any), sink, merged
+                )
+                for sink in self._sinks.values()
+            ]
         )
 
     def _run_sql(
         self,
         wait_for_next: Callable[[], MergedWindow] | None,
         compacted: Future[Any],
-        chain: Sequence[Stage],
+        sink: Sink,
         merged: MergedWindow,
     ) -> list[StageResult]:
         try:
@@ -299,18 +302,20 @@ class _Sinks:
             before_apply = None
             if wait_for_next is not None:
                 before_apply = partial(self._start_ahead, merged.bounds, wait_for_next)
-            names = [stage.name for stage in chain]
-            results = _run_stages(self._ctx, names, merged.bounds, "", given, before_apply)
+            results = _run_stages(self._ctx, sink.stage_names, merged.bounds, "", given, before_apply)
             return Gathered(_pass_on("compact", results, compacted)).list_results()
         finally:
             if not compacted.done():
                 compacted.set_result(None)
 
-    def _run_mirror(self, compacted: Future[Any], chain: Sequence[Stage], merged: MergedWindow) -> list[StageResult]:
-        return run_sink(self._ctx, [stage.name for stage in chain], merged.bounds, given=compacted.result() or merged)
+    def _run_mirror(self, compacted: Future[Any], sink: Sink, merged: MergedWindow) -> list[StageResult]:
+        return run_sink(self._ctx, sink.stage_names, merged.bounds, given=compacted.result() or merged)
 
-    def _run_feed(self, chain: Sequence[Stage], merged: MergedWindow) -> list[StageResult]:
-        names, feed, bounds = [stage.name for stage in chain], chain[0].feed, merged.bounds
+    def _run_any(self, sink: Sink, merged: MergedWindow) -> list[StageResult]:
+        return run_sink(self._ctx, sink.stage_names, merged.bounds, given=merged)
+
+    def _run_feed(self, sink: Sink, merged: MergedWindow) -> list[StageResult]:
+        names, feed, bounds = sink.stage_names, parse_feed_sink(sink.name), merged.bounds
         results: list[StageResult] = []
         try:
             for result in _run_stages(self._ctx, names, bounds, feed, merged):
@@ -318,8 +323,8 @@ class _Sinks:
         except SparkNeeded:
             raise
         except Exception as error:
-            del self._chains[name_feed_sink(feed)]
-            if not self._chains:
+            del self._sinks[sink.name]
+            if not self._sinks:
                 raise
             results.append(_build_failed_result(names[len(results) % len(names)], bounds, feed, error))
         return results

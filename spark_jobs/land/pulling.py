@@ -52,7 +52,7 @@ def pull_window(
     As `window.engine` says, this process pulls all of it, or Spark's tasks do, which also decode it as `plan_decoding`
     says. If more comes than was expected, tasks pull the rest. Raises SourceUnavailable, LostRange, WireError.
     """
-    folder, here = ctx.paths.locate_table(BINLOG.name), ctx.replication.window.most_local_bytes
+    folder, here = ctx.paths.locate_table(BINLOG.name), ctx.most_local_bytes
     ranges: list[PulledRange] = []
     expected = _expect(ctx, pull)
     if not ctx.prefers_spark(expected.bytes):
@@ -82,7 +82,7 @@ def pull_window(
 
 def _expect(ctx: StageContext, pull: PumpPull) -> ExpectedBytes:
     """What the window will have; unknown, without a question, if this process pulls it anyway."""
-    if ctx.replication.window.most_local_bytes is None or not (ctx.has_spark or ctx.prefers_spark(None)):
+    if ctx.most_local_bytes is None or not (ctx.has_spark or ctx.prefers_spark(None)):
         return ExpectedBytes(None, ())
     return expect(pull, ctx.windows.read_last_manifest(), SPARK_TASK_BYTES)
 

@@ -220,16 +220,19 @@ def test_auto_pulls_a_backlog_on_a_named_spark_as_one_window(
         assert [one.bounds.hi for one in pulled.ranges] == [60, 150, HI]
 
 
-def test_rest_beyond_the_drivers_limit_is_pulled_by_other_tasks(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("large_on_spark", "tasks"), [(True, 8), (False, 0)])
+def test_rest_beyond_the_drivers_limit_is_pulled_by_other_tasks_if_there_is_a_spark(
+    tmp_path: Path, large_on_spark: bool, tasks: int
+) -> None:  # 34
     class Restarted(Pumps):
         def pull_pump(self, place: int) -> Iterator[pa.RecordBatch]:
             own = range(1 + place, 200, 2)
             return with_final_proof(*(batch(ts) for ts in own if self.lo < ts <= self.hi))
 
-    ctx, engine = context(tmp_path, 20_000), Elsewhere()
+    ctx, engine = replace(context(tmp_path, 20_000), large_on_spark=large_on_spark), Elsewhere()
     vars(ctx)["spark_engine"] = engine
     pulled = pull_window(ctx, cast("PumpPull", Restarted([iter(()), iter(())])), 0)
-    assert engine.ran == 8
+    assert engine.ran == tasks
     assert (pulled.ranges[0].bounds.lo, pulled.hi) == (0, HI)
     assert [one.bounds.lo for one in pulled.ranges[1:]] == [one.bounds.hi for one in pulled.ranges[:-1]]
     stored = pulled.sum_stored()

@@ -6,7 +6,7 @@ import argparse
 import importlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ import pytest
 from binlake.config import Replication
 from binlake.config.window import WindowSection
 from binlake.errors import BinlakeError, LeaseHeld, Permanent, Transient
-from binlake.pipeline import select_stages
+from binlake.pipeline import FEEDS, MIRROR, SQL, Sink
 from binlake.rows.schema import SchemaState
 from binlake.spark_jobs.job import runner
 from binlake.spark_jobs.job.ahead import Ahead
@@ -54,9 +54,10 @@ class WithoutLake(StageContext):
 
 
 def context(*feeds: str, sql: bool = True, mirror: bool = False) -> StageContext:
-    stages = select_stages([name for name, has in (("sql", sql), ("mirror", mirror)) if has], feeds=feeds)
+    sinks: list[Sink] = [replace(SQL, stages=SQL.stages[:3])] * sql + [MIRROR] * mirror
+    sinks += [FEEDS.bind(feed) for feed in feeds]
     window = WindowSection(max_bytes=MOST_BYTES)
-    replication = cast("Replication", SimpleNamespace(name="orders", list_stages=lambda: stages, window=window))
+    replication = cast("Replication", SimpleNamespace(name="orders", list_sinks=lambda: sinks, window=window))
     return WithoutLake(replication, "run", lambda: pytest.fail("no Spark is needed"))
 
 

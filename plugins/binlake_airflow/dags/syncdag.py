@@ -87,10 +87,9 @@ def _format_tooltip(file: ReplicationFile, sink: str | None) -> str:
 
 
 def _add_task(file: ReplicationFile, stage: Stage, stages: Sequence[Stage]) -> StageOperator:
-    names = {stage.name for stage in stages}
     # The replication's asset stands for its tables: at the target, or the mirrors if there is no target. Feeds have
     # their own assets.
-    mover = "finalize" if "finalize" in names else "mirror" if "mirror" in names else ""
+    mover = next((sink.moved_by for sink in file.replication.list_sinks() if sink.holds_tables), "")
     return RUNTIMES[file.replication.airflow.engine](
         task_id=stage.task,
         stage=stage.name,
