@@ -13,7 +13,7 @@ from binlake.cluster.placement.opening import open_placement
 from binlake.errors import SourceUnavailable
 
 if TYPE_CHECKING:
-    from binlake.config.model import SourceSection
+    from binlake.config.source import SourceSection
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,7 @@ from binlake.cluster.placement.registry import NodeRegistry
 from binlake.rpc import Tls
 
 if TYPE_CHECKING:
-    from binlake.config.model import SourceSection
+    from binlake.config.source import SourceSection
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ import structlog
 
 from binlake.base.exitstatus import Exit
 from binlake.config.ddlchoices import DdlChoice
-from binlake.config.model import Replication, TargetSection
+from binlake.config.model import Replication
+from binlake.config.target import TargetSection
 from binlake.errors import ConfigError
 from binlake.lake.ddls import find_statement_kind
 from binlake.lake.paths import LakePaths
