@@ -149,6 +149,7 @@ def test_a_damaged_one_never_becomes_complete(pump: Pump) -> None:
 
 def test_a_file_that_ends_early_is_damage(pump: Pump) -> None:
     transact(pump, 100, bytes(200_000))
+    until(lambda: pump.storage.index.find_pointer(100) is not None, "it is indexed")
     pointer = pump.storage.index.find_pointer(100) or Pointer(0, 0)
     commit_bytes = normalise(commit(100, 101).SerializeToString())[1]
     found = stored_transaction.StoredTransaction.find(pump.storage.records, commit_bytes, 101, 100, pointer)
