@@ -1,4 +1,4 @@
-"""An HTTP proxy in front of an object store: it counts requests, and answers some as a store in trouble does.
+"""An HTTP proxy in front of an object store, of S3 or Azure: it counts requests, and answers some as a store in trouble does.
 
 It is a process of its own: some calls of delta-rs keep Python's lock while they wait for an answer.
 """
@@ -21,6 +21,8 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import httpx
+
+from deploy.local.azurite import ACCOUNT
 
 _SPAWN = multiprocessing.get_context("spawn")
 _CONTROL = "/-control"
@@ -158,7 +160,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _name_request(self) -> tuple[str, str]:
         asked = urlsplit(self.path)
-        key, query = unquote(asked.path.strip("/").partition("/")[2]), parse_qs(asked.query)
+        path, query = asked.path.removeprefix(f"/{ACCOUNT}"), parse_qs(asked.query)
+        key = unquote(path.strip("/").partition("/")[2])
         if self.command == "GET" and ("list-type" in query or not key):
             return query.get("prefix", [""])[0], "LIST"
         return key, self.command
