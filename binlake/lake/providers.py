@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow.fs as fs
     from obstore.store import AzureConfig, ObjectStore, S3Config
 
-ATTEMPTS = 8
+_ATTEMPTS = 8
 """Of Arrow for a request, with growing pauses; its default of 3 gives up within a second."""
 _DELTA_RETRIES = {"max_retries": "10", "retry_timeout": "60s"}
 
@@ -93,7 +93,7 @@ def _build_s3_files(access: Access, keys: Keys | None) -> fs.FileSystem:
         endpoint_override=host or None,
         scheme=scheme or "https",
         allow_delayed_open=True,
-        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
         **own,
     )
 

@@ -22,6 +22,7 @@ from deltalake import WriterProperties, write_deltalake
 from support.flakyproxy import FlakyProxy
 from support.live import LiveSource
 from support.mariadb import MariaDb, execute
+from support.objectstores import ObjectStore, describe_azurite, describe_s3
 from support.s3proxy import S3Proxy, Trouble, count_by_table
 from support.sparkcluster import CREDENTIALS, find_notes, read_connected, run_on_cluster
 from support.workload import integer
@@ -31,7 +32,7 @@ from test_e2e_window import expected, run, set_up, some_changes, tables_of, toml
 from binlake.audit.audit import Audit
 from binlake.base.lakecolumns import Window
 from binlake.errors import Transient
-from binlake.lake import controlrows, lease, opentable, store
+from binlake.lake import controlrows, lease, opentable, providers
 from binlake.lake.control import COMPACT_EVERY, TIDY_EVERY
 from binlake.lake.rowhistory import RowVersion
 from binlake.lake.storetable import StoreTable, look_once
@@ -52,13 +53,17 @@ _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
 @pytest.fixture
 def make(context: Make, target: dict[str, Any], s3: S3, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Make contexts with a target, mirrors and a lake in the bucket `bucket`."""
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
+    """Make contexts with a target, mirrors and a lake in the new bucket or container `bucket` of `at`, else of S3; `url`
+    is that of a proxy."""
 
-    def build_in(bucket: str, endpoint: str = s3.url, engine: str = "local") -> StageContext:
-        s3.create_bucket(bucket)
-        lake = {"path": f"s3a://{bucket}/lakes", "storage": {"endpoint": endpoint}}
+    def build_in(bucket: str, url: str = "", engine: str = "local", at: ObjectStore | None = None) -> StageContext:
+        at = at or describe_s3(s3)
+        for name, value in at.environment.items():
+            monkeypatch.setenv(name, value)
+        at.create(bucket)
+        path = f"{at.locate(bucket)}/lakes".replace("s3://", "s3a://")
+        storage = {"endpoint": at.build_endpoint(url or f"http://127.0.0.1:{at.port}")}
+        lake = {"path": path, "storage": storage}
         return context(target=target, mirror={"enabled": True}, lake=lake, window={"engine": engine})
 
     return build_in
@@ -97,11 +102,11 @@ def read_history(ctx: StageContext, key: str) -> list[RowVersion]:
 
 
 def test_windows_in_an_object_store_equal_the_source_and_can_be_verified_and_maintained(
-    source: LiveSource, make: Make, mariadb: MariaDb
+    source: LiveSource, make: Make, mariadb: MariaDb, object_store: ObjectStore
 ) -> None:  # U-06
     set_up(source.workload)
     some_changes(source.workload, 1)
-    ctx = make("equal")
+    ctx = make("equal", at=object_store)
     run(ctx, source)
     source.workload.add_column("d", "t", integer("c", default="7"))
     some_changes(source.workload, 2)
@@ -278,15 +283,20 @@ _TROUBLES = {
 @pytest.mark.soak  # the short leases may also be lost by a busy machine
 @pytest.mark.parametrize("kind", _TROUBLES)
 def test_a_store_in_trouble_delays_windows_and_changes_nothing(
-    source: LiveSource, make: Make, mariadb: MariaDb, s3: S3, monkeypatch: pytest.MonkeyPatch, kind: str
+    source: LiveSource,
+    make: Make,
+    mariadb: MariaDb,
+    object_store: ObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
 ) -> None:
     """A window succeeds or ends with a transient error, and the next ones bring the same rows."""
     monkeypatch.setattr(lease, "LEASE_S", 2.0)
     monkeypatch.setattr(lease, "RENEW_S", 0.3)
     set_up(source.workload)
     some_changes(source.workload, 5)
-    with S3Proxy(s3.port) as proxy:
-        ctx = make(f"trouble-{kind.replace(' ', '-')}", proxy.url)
+    with S3Proxy(object_store.port) as proxy:
+        ctx = make(f"trouble-{kind.replace(' ', '-')}", proxy.url, at=object_store)
         run(ctx, source)
         proxy.set_trouble(_TROUBLES[kind])
         ended, failed = 0, Counter[str]()
@@ -308,18 +318,29 @@ def test_a_store_in_trouble_delays_windows_and_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    "moment",
-    ["pulled", *(pytest.param(one, marks=pytest.mark.soak) for one in ("planned", "landed", "window_applied"))],
+    ("moment", "kind"),
+    [
+        ("pulled", "s3"),
+        *(pytest.param(one, "s3", marks=pytest.mark.soak) for one in ("planned", "landed", "window_applied")),
+        pytest.param("pulled", "azure", marks=pytest.mark.soak),
+    ],
 )
 def test_a_driver_that_was_stopped_for_longer_than_its_lease_loses_and_doubles_nothing(
-    source: LiveSource, make: Make, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch, moment: str
+    source: LiveSource,
+    make: Make,
+    mariadb: MariaDb,
+    monkeypatch: pytest.MonkeyPatch,
+    moment: str,
+    kind: str,
+    request: pytest.FixtureRequest,
 ) -> None:  # R-41
     """It is stopped after this line of its log, while it holds a lock (except for `planned`); another takes it over."""
     monkeypatch.setattr(lease, "LEASE_S", 2.0)
     monkeypatch.setattr(lease, "RENEW_S", 0.3)
     set_up(source.workload)
     some_changes(source.workload, 1)
-    ctx = make(f"stopped-{moment.replace('_', '-')}")
+    at = describe_azurite(request.getfixturevalue("azurite")) if kind == "azure" else None
+    ctx = make(f"stopped-{moment.replace('_', '-')}", at=at)
     source.settle()
     command = [sys.executable, "-m", "support.stopped_driver"]
     env = {**os.environ, "PYTHONPATH": f"{_TESTS}{os.pathsep}{_TESTS.parent}"}
@@ -354,7 +375,7 @@ def test_a_store_that_stops_answering_in_a_window_is_a_clear_error_and_the_next_
 ) -> None:
     monkeypatch.setattr(lease, "LEASE_S", 2.0)
     monkeypatch.setattr(lease, "RENEW_S", 0.3)
-    monkeypatch.setattr(store, "_RETRIES", {"max_retries": "1", "retry_timeout": "1s"})
+    monkeypatch.setattr(providers, "_DELTA_RETRIES", {"max_retries": "1", "retry_timeout": "1s"})
     set_up(source.workload)
     some_changes(source.workload, 3)
     with FlakyProxy(s3.port) as proxy:
