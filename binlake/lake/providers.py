@@ -25,10 +25,12 @@ _DELTA_RETRIES = {"max_retries": "10", "retry_timeout": "60s"}
 
 
 class Provider(Protocol):
-    """A kind of store. `title`: the one that is asked without an endpoint; `credentials`: where a client looks for
-    them, for people; `no_match`: a value of If-Match that no object has. `keys`: name and secret, None = none given."""
+    """A kind of store. `title`: the one that is asked without an endpoint; `bucket`: what it calls a place for objects;
+    `credentials`: where a client looks for them, for people; `no_match`: a value of If-Match that no object has.
+    `keys`: name and secret, None = none given."""
 
     title: str
+    bucket: str
     credentials: str
     no_match: str
 
@@ -46,6 +48,7 @@ class S3:
     """AWS S3, and stores that are compatible with it: `s3://bucket/prefix`."""
 
     title = "AWS"
+    bucket = "bucket"
     credentials = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a web identity or the machine's role"
     no_match = '"00000000000000000000000000000000"'
 
@@ -106,6 +109,7 @@ class Azure:
     """
 
     title = "Azure"
+    bucket = "container"
     credentials = (
         "AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, a service principal (AZURE_TENANT_ID, AZURE_CLIENT_ID,"
         " AZURE_CLIENT_SECRET), a workload identity or the machine's identity"

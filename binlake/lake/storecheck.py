@@ -111,7 +111,7 @@ def _explain(paths: LakePaths, what: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise ConfigError(
-            "the lake's object store has no such bucket",
+            f"the lake's object store has no such {find_provider(paths.root).bucket}",
             where=_locate(paths),
             hint="create it, or correct `lake.path` and `lake.storage`",
         ) from error

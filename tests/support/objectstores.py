@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from deploy.local.azurite import ACCOUNT, KEY, Azurite
 from deploy.local.s3 import S3
 
+S3_ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "key-of-nobody"}
+AZURE_ENVIRONMENT = {"AZURE_STORAGE_ACCOUNT_KEY": KEY}
+
 
 @dataclass(frozen=True)
 class ObjectStore:
@@ -29,10 +32,9 @@ class ObjectStore:
 
 def describe_s3(server: S3) -> ObjectStore:
     """`server`, which accepts any credentials."""
-    keys = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "key-of-nobody"}
-    return ObjectStore("s3", server.port, keys, server.create_bucket)
+    return ObjectStore("s3", server.port, S3_ENVIRONMENT, server.create_bucket)
 
 
 def describe_azurite(server: Azurite) -> ObjectStore:
     """`server`, which checks the signature of each request."""
-    return ObjectStore("azure", server.port, {"AZURE_STORAGE_ACCOUNT_KEY": KEY}, server.create_container)
+    return ObjectStore("azure", server.port, AZURE_ENVIRONMENT, server.create_container)
