@@ -23,11 +23,11 @@ from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.mirror import MirrorState, MirrorVersions
-from binlake.pipeline import select_stages
+from binlake.pipeline import list_required_stages
 from binlake.window.manifest import MemberProof, WindowManifest
 from binlake.window.remembered import RememberedMember
 
-STAGES = tuple(stage.name for stage in select_stages(("sql",)) if stage.name != "plan")
+STAGES = ("land", "merge", *list_required_stages("sql"))
 TABLES = 40
 BASE = 470614429184294912
 STEP = 10_000 << 18

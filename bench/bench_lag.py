@@ -29,7 +29,7 @@ from binlake import tso
 from binlake.config import load_replication
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
-from binlake.pipeline import select_stages
+from binlake.pipeline import list_required_stages
 from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient
 from deploy.local.mariadb import MariaDb
@@ -40,7 +40,7 @@ from deploy.local.spark_connect import SparkConnect
 ROOT = Path(__file__).resolve().parents[1]
 NAME = "lag"
 ROWS_PER_TRANSACTION = 3.0
-STAGES = tuple(stage.name for stage in select_stages(("sql",)) if stage.name != "plan")
+STAGES = ("land", "merge", *list_required_stages("sql"))
 IDLE_S = 30.0
 SETTLE_S = 20.0
 """Seconds after a start of Airflow during which its processes still load modules."""

@@ -35,6 +35,11 @@ class Measured:
         """Rows per second, from plan to checkpoint."""
         return self.rows / self.warm.whole.seconds
 
+    @property
+    def busy(self) -> float:
+        """Share of all cores that the processes used from plan to checkpoint, 0 to 1."""
+        return sum(self.warm.whole.cpu.values()) / (self.warm.whole.seconds * (os.cpu_count() or 1))
+
     def compute_whole_us(self) -> float:
         """CPU us a row of the process's whole life: its start, its first window, and the load."""
         used = sum(self.cold.whole.cpu.values()) + sum(self.warm.whole.cpu.values())
@@ -85,15 +90,16 @@ def _format_values(values: Mapping[str, float], form: str) -> str:
 
 def format_summary(measured: Sequence[Measured]) -> str:
     """Return a Markdown table with a row per load, for bench/README.md."""
-    heads = ("Load", "rows", "rows/s", "CPU us a row", "pumps", "windows' process", "JVM", "MariaDB", "floor rows/s",
-             "wall / floor", "CPU / floor's", "cold CPU s", "cold and warm us", "peak MiB", "jobs",
+    heads = ("Load", "rows", "rows/s", "cores busy", "CPU us a row", "pumps", "windows' process", "JVM", "MariaDB",
+             "floor rows/s", "wall / floor", "CPU / floor's", "cold CPU s", "cold and warm us", "peak MiB", "jobs",
              "lake bytes a byte")  # fmt: skip
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for load in measured:
         cpu = {name: used / load.rows * 1e6 for name, used in load.warm.whole.cpu.items()}
         pumps = sum(used for name, used in cpu.items() if name.startswith("pump"))
         lines.append(
-            f"| ({load.name}) {load.way} | {load.rows:,} | {load.rate:,.0f} | {sum(cpu.values()):.1f} | {pumps:.1f} |"
+            f"| ({load.name}) {load.way} | {load.rows:,} | {load.rate:,.0f} | {load.busy:.0%} |"
+            f" {sum(cpu.values()):.1f} | {pumps:.1f} |"
             f" {cpu['windows']:.1f} | {cpu['jvm']:.1f} | {cpu['mariadb']:.1f} |"
             f" {load.floor.rows / load.floor.seconds:,.0f} | {load.warm.whole.seconds / load.floor.seconds:.1f} |"
             f" {sum(load.warm.whole.cpu.values()) / (load.floor.server_cpu + load.floor.client_cpu):.1f} |"

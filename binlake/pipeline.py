@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
+
+
+def _always(_: Any) -> bool:
+    return True
 
 
 @dataclass(frozen=True)
@@ -13,8 +18,8 @@ class Stage:
     `after`: the stages it waits for, by `task`; `sink`: the sink it serves (None: the lake itself); `bounds_from`: the
     stage whose window it processes (None: it proposes one); `lock`: the lake's lock that it takes (empty: none);
     `reads`, `writes`: tables of the lake; `counts`: the table of `writes` whose rows it counts as its result;
-    `needs_spark`: it may need a Spark session; `optional`: only replications that configure it have it, and no stage
-    waits for it.
+    `needs_spark`: it may need a Spark session; `optional`: no stage waits for it, and the sink's position does not
+    depend on it; `is_in`: whether a Replication that has the sink has the stage.
     """
 
     name: str
@@ -28,6 +33,7 @@ class Stage:
     counts: str = ""
     needs_spark: bool = True
     optional: bool = False
+    is_in: Callable[[Any], bool] = _always
 
     @property
     def feed(self) -> str:
@@ -41,129 +47,212 @@ class Stage:
 
 
 FEED = "feed"
-"""The sink of stages that exist once for each feed."""
-
-STAGES: tuple[Stage, ...] = (
-    Stage(
-        "plan",
-        "propose the next window (lo, hi] from the watermarks; name the pumps that block it",
-        needs_spark=False,
-    ),
-    Stage(
-        "land",
-        "pull the window, prove it complete, fetch its DDL jobs, seal the manifest",
-        after=("plan",),
-        bounds_from="plan",
-        lock="landing",
-        writes=("binlog", "schema_change"),
-    ),
-    Stage(
-        "merge",
-        "put changes into one total order; filter, route and decode them with the schema at their commit_ts",
-        after=("land",),
-        # land may lower the hi of plan.
-        bounds_from="land",
-        lock="merge",
-        reads=("binlog", "schema_change"),
-        writes=("mutation", "ddl"),
-        counts="mutation",
-    ),
-    Stage(
-        "compact",
-        "reduce the changes of each key to one per segment",
-        after=("merge",),
-        sink="sql",
-        bounds_from="land",
-        lock="sql",
-        reads=("mutation", "ddl"),
-        writes=("change",),
-        counts="change",
-    ),
-    Stage(
-        "convert",
-        "write SQL in the target's dialect, by segment, phase and batch",
-        after=("compact",),
-        sink="sql",
-        # compact may widen lo to the target's checkpoint.
-        bounds_from="compact",
-        lock="sql",
-        reads=("change", "mutation", "ddl"),
-        writes=("statement",),
-    ),
-    Stage(
-        "finalize",
-        "apply under the fence, write the ledger, advance the checkpoint",
-        after=("convert",),
-        sink="sql",
-        bounds_from="compact",
-        reads=("statement",),
-        needs_spark=False,
-    ),
-    Stage(
-        "validate",
-        "compare rows of the applied window with the lake, and with the source if it can be queried",
-        after=("finalize",),
-        sink="sql",
-        bounds_from="compact",
-        lock="validation",
-        reads=("mutation", "ddl"),
-        needs_spark=False,
-        optional=True,
-    ),
-    Stage(
-        "mirror",
-        "update the typed Delta replicas of the source's tables",
-        after=("merge",),
-        sink="mirror",
-        bounds_from="land",
-        lock="mirror",
-        reads=("mutation", "ddl"),
-    ),
-    Stage(
-        "encode",
-        "encode row changes as messages of a feed, in commit order",
-        after=("merge",),
-        sink=FEED,
-        bounds_from="land",
-        lock="feed",
-        reads=("mutation", "ddl"),
-        writes=("feed",),
-        counts="feed",
-    ),
-    Stage(
-        "publish",
-        "publish the messages of a feed to its topics, each once",
-        after=("encode",),
-        sink=FEED,
-        bounds_from="encode",
-        reads=("feed",),
-        needs_spark=False,
-    ),
-)
-
-BY_NAME = {stage.name: stage for stage in STAGES}
+"""The name of the kind of sink of which a replication has any number."""
 
 
 @dataclass(frozen=True)
-class WindowPlace:
-    """Where rows arrive: the lake, or a sink, which takes the lake's windows at its own pace.
+class Sink:
+    """A place that takes the lake's windows at its own pace, and all that other code asks of it; also the lake itself.
 
     `name`: in events and in Stage.sink; `label`: for people, as in "the target"; `moved_by`: the stage whose end moves
-    the place's position.
+    the sink's position; `stages`: in order; `is_in`: whether a Replication has it (this module is below
+    `binlake.config`); `holds_tables`: it has the source's tables, so that the replication's asset stands for them.
     """
 
     name: str
     label: str
     moved_by: str
+    stages: tuple[Stage, ...]
+    is_in: Callable[[Any], bool] = _always
+    holds_tables: bool = False
+
+    @property
+    def stage_names(self) -> tuple[str, ...]:
+        """Its stages by name; those of a feed without the feed."""
+        return tuple(stage.name for stage in self.stages)
+
+    def list_of(self, replication: Any) -> tuple[Sink, ...]:
+        """The sinks of this kind that a Replication has, with the stages that each has there."""
+        if not self.is_in(replication):
+            return ()
+        return (replace(self, stages=tuple(stage for stage in self.stages if stage.is_in(replication))),)
 
 
-LAKE = WindowPlace("", "lake", "land")
-SINKS = (
-    WindowPlace("sql", "target", "finalize"),
-    WindowPlace("mirror", "mirrors", "mirror"),
-    WindowPlace(FEED, "feed", "publish"),
+class FeedSinks(Sink):
+    """The feeds of a replication: each is a sink, with its own copy of the stages, its own lock and its own name."""
+
+    def list_of(self, replication: Any) -> tuple[Sink, ...]:
+        """One for each section `[[feed]]`."""
+        return tuple(self.bind(feed.name) for feed in replication.feed)
+
+    def bind(self, feed: str) -> Sink:
+        """The sink of one feed: the stages and the lock that its stages refer to are those of the feed."""
+        sink, own = name_feed_sink(feed), {stage.name for stage in self.stages}
+        stages = tuple(
+            replace(
+                stage,
+                sink=sink,
+                after=tuple(name_task(before, sink) if before in own else before for before in stage.after),
+                bounds_from=name_task(stage.bounds_from, sink) if stage.bounds_from in own else stage.bounds_from,
+                lock=name_feed_lock(feed) if stage.lock else "",
+            )
+            for stage in self.stages
+        )
+        return replace(self, name=sink, label=label_sink(sink), stages=stages)
+
+
+LAKE = Sink(
+    "",
+    "lake",
+    "land",
+    (
+        Stage(
+            "plan",
+            "propose the next window (lo, hi] from the watermarks; name the pumps that block it",
+            needs_spark=False,
+        ),
+        Stage(
+            "land",
+            "pull the window, prove it complete, fetch its DDL jobs, seal the manifest",
+            after=("plan",),
+            bounds_from="plan",
+            lock="landing",
+            writes=("binlog", "schema_change"),
+        ),
+        Stage(
+            "merge",
+            "put changes into one total order; filter, route and decode them with the schema at their commit_ts",
+            after=("land",),
+            # land may lower the hi of plan.
+            bounds_from="land",
+            lock="merge",
+            reads=("binlog", "schema_change"),
+            writes=("mutation", "ddl"),
+            counts="mutation",
+        ),
+    ),
 )
-"""A further sink needs its line here, its stages above, and its section in Replication.list_stages."""
+SQL = Sink(
+    "sql",
+    "target",
+    "finalize",
+    (
+        Stage(
+            "compact",
+            "reduce the changes of each key to one per segment",
+            after=("merge",),
+            sink="sql",
+            bounds_from="land",
+            lock="sql",
+            reads=("mutation", "ddl"),
+            writes=("change",),
+            counts="change",
+        ),
+        Stage(
+            "convert",
+            "write SQL in the target's dialect, by segment, phase and batch",
+            after=("compact",),
+            sink="sql",
+            # compact may widen lo to the target's checkpoint.
+            bounds_from="compact",
+            lock="sql",
+            reads=("change", "mutation", "ddl"),
+            writes=("statement",),
+        ),
+        Stage(
+            "finalize",
+            "apply under the fence, write the ledger, advance the checkpoint",
+            after=("convert",),
+            sink="sql",
+            bounds_from="compact",
+            reads=("statement",),
+            needs_spark=False,
+        ),
+        Stage(
+            "validate",
+            "compare rows of the applied window with the lake, and with the source if it can be queried",
+            after=("finalize",),
+            sink="sql",
+            bounds_from="compact",
+            lock="validation",
+            reads=("mutation", "ddl"),
+            needs_spark=False,
+            optional=True,
+            is_in=lambda replication: replication.validation.mode != "off",
+        ),
+    ),
+    is_in=lambda replication: replication.target is not None,
+    holds_tables=True,
+)
+MIRROR = Sink(
+    "mirror",
+    "mirrors",
+    "mirror",
+    (
+        Stage(
+            "mirror",
+            "update the typed Delta replicas of the source's tables",
+            after=("merge",),
+            sink="mirror",
+            bounds_from="land",
+            lock="mirror",
+            reads=("mutation", "ddl"),
+        ),
+    ),
+    is_in=lambda replication: replication.mirror.enabled,
+    holds_tables=True,
+)
+FEEDS = FeedSinks(
+    FEED,
+    "feed",
+    "publish",
+    (
+        Stage(
+            "encode",
+            "encode row changes as messages of a feed, in commit order",
+            after=("merge",),
+            sink=FEED,
+            bounds_from="land",
+            lock="feed",
+            reads=("mutation", "ddl"),
+            writes=("feed",),
+            counts="feed",
+        ),
+        Stage(
+            "publish",
+            "publish the messages of a feed to its topics, each once",
+            after=("encode",),
+            sink=FEED,
+            bounds_from="encode",
+            reads=("feed",),
+            needs_spark=False,
+        ),
+    ),
+)
+
+SINKS: dict[str, Sink] = {}
+"""All kinds of sinks by name, in the order in which their stages are listed."""
+BY_NAME = {stage.name: stage for stage in LAKE.stages}
+"""All stages by name, in order: those of the lake, then those of each sink."""
+STAGES = BY_NAME.values()
+
+
+def register(sink: Sink) -> None:
+    """Add a kind of sink: its stages, tasks, locks, commands, status and charts follow from it.
+
+    Each stage runs as `run` of the module `binlake.spark_jobs.STAGE.stage`.
+    """
+    SINKS[sink.name] = sink
+    BY_NAME.update({stage.name: stage for stage in sink.stages})
+
+
+for _sink in (SQL, MIRROR, FEEDS):
+    register(_sink)
+
+
+def list_places() -> tuple[Sink, ...]:
+    """The lake, then all kinds of sinks."""
+    return (LAKE, *SINKS.values())
 
 
 def label_sink(sink: str | None) -> str:
@@ -172,7 +261,7 @@ def label_sink(sink: str | None) -> str:
         return LAKE.label
     if feed := parse_feed_sink(sink):
         return f"feed {feed}"
-    return next(place.label for place in SINKS if place.name == sink)
+    return SINKS[sink].label
 
 
 ENDED = ("done", "already")
@@ -197,25 +286,6 @@ def name_task(stage: str, sink: str | None) -> str:
     return f"{stage}-{feed}" if feed else stage
 
 
-def select_stages(sinks: Collection[str], *, feeds: Sequence[str] = (), validated: bool = False) -> tuple[Stage, ...]:
-    """The stages of a replication with these `sinks`, by name, and these `feeds`.
-
-    Each feed has its own copy of the feed stages, with its sink. `validated`: include the optional stages.
-    """
-    stages = [stage for stage in STAGES if stage.sink in {None, *sinks} and (validated or not stage.optional)]
-    return (*stages, *(_bind_to_feed(stage, name) for name in feeds for stage in STAGES if stage.sink == FEED))
-
-
-def _bind_to_feed(stage: Stage, name: str) -> Stage:
-    """A copy of `stage` for one feed: the sink, stages and lock that it refers to are those of the feed."""
-    sink = name_feed_sink(name)
-    feed_stages = {other.name for other in STAGES if other.sink == FEED}
-    after = tuple(name_task(before, sink) if before in feed_stages else before for before in stage.after)
-    bounds = name_task(stage.bounds_from, sink) if stage.bounds_from in feed_stages else stage.bounds_from
-    lock = name_feed_lock(name) if stage.lock else ""
-    return replace(stage, sink=sink, after=after, bounds_from=bounds, lock=lock)
-
-
 def name_feed_lock(name: str) -> str:
     """The lake's lock under which the feed `name` is encoded."""
     return f"{FEED}-{name}"
@@ -228,7 +298,7 @@ def list_locks(stages: Iterable[Stage]) -> tuple[str, ...]:
 
 def list_required_stages(sink: str) -> tuple[str, ...]:
     """The stages that a sink requires, in order."""
-    return tuple(stage.name for stage in STAGES if stage.sink == sink and not stage.optional)
+    return tuple(stage.name for stage in SINKS[sink].stages if not stage.optional)
 
 
 def look_up_lock(table: str) -> str:

@@ -15,8 +15,10 @@ from binlake import tso
 from binlake.base.secrets import names_secret
 from binlake.base.sections.security import SecuritySection
 from binlake.config.feed import FeedSection
-from binlake.config.model import Replication, SourceSql, TargetSection
+from binlake.config.model import Replication
+from binlake.config.source import SourceSql
 from binlake.config.storage import SECRETS, parse_store_address
+from binlake.config.target import TargetSection
 from binlake.config.validation import ValidatedSource
 from binlake.errors import ConfigError
 

@@ -45,7 +45,7 @@ class WindowSection(Section):
     engine: Literal["auto", "local", "spark"] = Field(
         "auto",
         description="what runs the stages that read rows. `auto`: this process up to `driver-bytes`, Spark above them"
-        " (if none is named, this process in pieces);"
+        " (if none is named, this process, in pieces);"
         " `local`: always this process, which then needs no Spark; `spark`: always Spark, also to pull, as when this"
         " process cannot reach the pumps' data ports, and a backlog as one window",
     )

@@ -21,12 +21,6 @@ from binlake.config.folder import find_replications_folder
 from binlake.health.survey import UNKNOWN, Row, choose_status, find_airflow, find_files, read_rows
 from binlake.pipeline import FEED, LAKE, SINKS
 
-_PLACES = {
-    "landed": LAKE.label.upper(),
-    **{sink.name: sink.label.upper() for sink in SINKS if sink.name != FEED},
-    "feeds": "FEEDS",
-}
-"""Titles of the columns with positions."""
 _CLEAR = "\x1b[H\x1b[2J"
 _AIRFLOW = "Airflow was not asked: whether a DAG is paused or a run has failed is unknown here (--airflow asks it)"
 
@@ -84,8 +78,9 @@ def _show(rows: Sequence[Row], *, whole: bool, asked: bool) -> None:
     """Print the table, then what holds each replication; `whole`: all problems of each, not only the worst; `asked`:
     Airflow was asked."""
     now = datetime.now(UTC)
-    places = [place for place in _PLACES if any(place in _list_positions(row) for row in rows)]
-    columns = ["REPLICATION", "STATE", "LAG", *(_PLACES[place] for place in places)]
+    titles = {"landed": LAKE.label, **{name: SINKS[name].label for name in _list_single_sinks()}, "feeds": "feeds"}
+    places = [place for place in titles if any(place in _list_positions(row) for row in rows)]
+    columns = ["REPLICATION", "STATE", "LAG", *(titles[place].upper() for place in places)]
     print_table(columns, [_build_cells(row, places, now) for row in rows])
     for row in rows:
         for line in _list_problem_lines(row, now, whole=whole):
@@ -118,21 +113,26 @@ def _list_problem_lines(row: Row, now: datetime, *, whole: bool) -> list[str]:
 
 
 def _describe_lag(row: Row) -> str:
-    """The greatest lag of the lake, the target and the mirrors, or why it is not known."""
+    """The greatest lag of the lake and of its sinks except feeds, or why it is not known."""
     if row["state"] == UNKNOWN:
         return UNKNOWN
     if not row["source"]["heard"]:
         return "unknown: the source is not heard"
-    positions = [row["landed"], *(row["sinks"].get(sink) for sink in _PLACES)]
+    positions = [row["landed"], *(row["sinks"].get(sink) for sink in _list_single_sinks())]
     lags = [position["lag_seconds"] for position in positions if position is not None]
     return format_duration(max(lags)) if lags else "nothing landed yet"
+
+
+def _list_single_sinks() -> list[str]:
+    """The sinks that have a column of their own."""
+    return [name for name in SINKS if name != FEED]
 
 
 def _list_positions(row: Row) -> dict[str, list[str]]:
     """By place: how far behind it is, and where (UTC); for feeds one line each."""
     if row["state"] == UNKNOWN:
         return {}
-    places = {name: [_describe_position(at)] for name, at in row["sinks"].items() if name in _PLACES}
+    places = {name: [_describe_position(at)] for name, at in row["sinks"].items() if name in _list_single_sinks()}
     feeds = [f"{feed['name']}: {feed['state']}, {_describe_position(feed['position'])}" for feed in row["feeds"]]
     return {"landed": [_describe_position(row["landed"])], **places, **({"feeds": feeds} if feeds else {})}
 

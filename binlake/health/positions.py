@@ -19,7 +19,7 @@ from binlake.health.values import (
     format_utc,
     parse_detail,
 )
-from binlake.pipeline import SINKS
+from binlake.pipeline import parse_feed_sink
 from binlake.window import asides
 from binlake.window.eventrow import EventRow
 
@@ -29,8 +29,10 @@ _ASIDE_EVENTS = 200
 
 
 def build_status_view(replication: Replication, log: WindowEvents, now_ms: int, hearing: Hearing) -> dict[str, Any]:
-    """State of a replication: landed ts, each sink's position and lag (s), what blocks it, its last rows."""
-    names = list_stage_names(replication)
+    """State of a replication: landed ts, each sink's position and lag (s), what blocks it, its last rows.
+
+    Without the feeds: their positions are those of `build_feeds_view`.
+    """
     landed = log.read_newest(("land",), WINDOWS)
     last_plan = log.read_last_event(("plan", "land"))
     blocked = _build_blocked_view(log, last_plan) if last_plan and last_plan["state"] == "blocked" else None
@@ -40,8 +42,8 @@ def build_status_view(replication: Replication, log: WindowEvents, now_ms: int, 
         "landed": build_position_view(_find_highest_hi(landed), now_ms, hearing),
         "sinks": {
             sink.name: build_position_view(_find_highest_hi(log.read_newest((sink.moved_by,), 1)), now_ms, hearing)
-            for sink in SINKS
-            if sink.moved_by in names
+            for sink in replication.list_sinks()
+            if not parse_feed_sink(sink.name)
         },
         "blocked": blocked,
         "set_aside": _list_tables_set_aside(log),

@@ -25,7 +25,7 @@ from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG, DDL, MUTATION, LakeTable
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.mirror import MirrorVersions, apply_component, plan_mirrors
-from binlake.pipeline import select_stages
+from binlake.pipeline import LAKE, SQL
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import DbInfo, DdlJob, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -38,7 +38,9 @@ _NET = pa.schema(
     [("op", pa.string()), ("before", _MAP), ("after", _MAP),
      ("copies", pa.int64()), ("last_commit_ts", pa.int64())]
 )  # fmt: skip
-_STAGES = tuple((stage.name, stage.sink or "") for stage in select_stages(("sql",)) if stage.after)
+_STAGES = tuple(
+    (stage.name, stage.sink or "") for stage in (*LAKE.stages, *SQL.stages) if stage.after and not stage.optional
+)
 DAYS = 400
 
 

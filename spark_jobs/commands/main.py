@@ -126,7 +126,15 @@ def _execute(
     make_spark = build_session_factory(f"binlake-{replication.name}", args)
     has_spark = not (args.without_spark or args.master == DEFAULT_MASTER)
     ctx = StageContext(
-        replication, run_id, make_spark, args.stop_ts, in_pieces=stage == "window", has_spark=has_spark, span=span
+        replication,
+        run_id,
+        make_spark,
+        args.stop_ts,
+        in_pieces=stage == "window",
+        has_spark=has_spark,
+        # The caller has a Spark elsewhere, and is told that it is needed.
+        large_on_spark=args.without_spark,
+        span=span,
     )
     if getattr(args, "tell_stages", False):
         ctx = replace(ctx, tell=partial(_tell, args.result))

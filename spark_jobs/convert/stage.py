@@ -16,7 +16,7 @@ import pyarrow as pa
 import structlog
 
 from binlake.base import rowhash
-from binlake.config.model import TargetSection
+from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict, ImmutableWindow, TargetRefused
 from binlake.lake.opentable import open_known
 from binlake.lake.tables import CHANGE, STATEMENT

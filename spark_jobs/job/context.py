@@ -63,6 +63,7 @@ class StageContext:
     The Spark session is made at first use: plan, finalize and small windows need none. `in_pieces`: the caller
     continues after a window that land cuts short. `view`: the control tables as a stage sees them; without it, they are
     read again each time. `label`: what Spark's pages call the jobs. `has_spark`: whoever started the run named a Spark.
+    `large_on_spark`: with engine `auto`, what is larger than `driver-bytes` asks for Spark even if none was named.
     `tell` is called, from any thread, with the result of each stage that has ended. `span`: what the run is traced in.
     `cpu`: what a stage spends, while one runs.
     """
@@ -76,6 +77,7 @@ class StageContext:
     label: str = "binlake"
     hands_on: bool = False
     has_spark: bool = False
+    large_on_spark: bool = False
     tell: Callable[[StageResult], None] = field(default=lambda _: None, compare=False, repr=False)
     span: Span = field(default=NO_SPAN, compare=False, repr=False)
     cpu: CpuShare | None = field(default=None, compare=False, repr=False)
@@ -115,15 +117,26 @@ class StageContext:
 
     def choose_engine(self, size: int) -> Engine:
         """The engine for a stage over `size` bytes of binlogs, as `window.engine` says."""
-        most = self.replication.window.most_local_bytes
+        most = self.most_local_bytes
         return LocalEngine(span=self.span) if most is None or size <= most else self.spark_engine
+
+    @property
+    def most_local_bytes(self) -> int | None:
+        """Bytes of binlogs up to which this process runs the stages of a window; None = always.
+
+        With `auto` always if there is no Spark that takes more: a single transaction may exceed any limit of a window.
+        """
+        window = self.replication.window
+        if window.engine == "auto" and window.driver_bytes and not (self.has_spark or self.large_on_spark):
+            return None
+        return window.most_local_bytes
 
     def prefers_spark(self, size: int | None) -> bool:
         """Whether a window of about `size` bytes of binlogs (None: unknown) runs on Spark as one, not here in pieces.
 
         With `auto` only if there is a Spark for it: one that was named, not one that this process would start.
         """
-        most = self.replication.window.most_local_bytes
+        most = self.most_local_bytes
         if most is None or most == 0:
             return most == 0
         return self.has_spark and size is not None and size > most

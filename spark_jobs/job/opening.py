@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def build_context(replication: Replication, job: str, args: argparse.Namespace, run_id: str = "") -> StageContext:
     """The context of the stages that the command `job` runs; if `run_id` is empty, one is generated."""
     make = build_session_factory(f"binlake-{job}-{replication.name}", args)
-    return StageContext(replication, run_id or f"{job}-{uuid.uuid4().hex[:12]}", make)
+    # These commands read ranges of any length, so they start a Spark where none is named.
+    return StageContext(replication, run_id or f"{job}-{uuid.uuid4().hex[:12]}", make, large_on_spark=True)
 
 
 def build_session_factory(app: str, args: argparse.Namespace) -> Callable[[], SparkSession]:

@@ -28,7 +28,8 @@ class SparkNeeded(Permanent):
     def __init__(self) -> None:
         super().__init__(
             "this needs Spark, but `--without-spark` or `--spark-later` forbids starting it",
-            hint="omit that option, or name a Connect server (`--remote`) or a master (`--master`)",
+            hint='omit that option (with `window.engine = "auto"` this process then runs it), or name a Connect server'
+            " (`--remote`) or a master (`--master`)",
         )
 
 

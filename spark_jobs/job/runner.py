@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -18,17 +19,22 @@ from binlake.base.spans import Values
 from binlake.errors import LeaseHeld
 from binlake.feed.state import read_progress, read_state, record_feed_error, record_resume, stops_feed
 from binlake.lake.failures import describe, record_failure
-from binlake.pipeline import STOPPED, Stage, name_feed_sink
+from binlake.pipeline import STOPPED, Sink, name_feed_sink, parse_feed_sink
 from binlake.spark_jobs.job.afterddl import compare_after_apply
 from binlake.spark_jobs.job.ahead import Ahead
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.failures import translate_errors
 from binlake.spark_jobs.job.flight import PiecesInFlight
 from binlake.spark_jobs.job.lineage import Gathered
-from binlake.spark_jobs.job.passed import MergedWindow
+from binlake.spark_jobs.job.passed import CannotDeriveAhead, MergedWindow
 from binlake.spark_jobs.job.results import BYTES, CUT, SparkNeeded
 
 log = structlog.get_logger(__name__)
+
+LOAD_S = 600.0
+"""Seconds for which a run continues with new plans amid a full load: it keeps its configuration for that time."""
+_SMALL_PART = 8
+"""A piece below this part of a full one suggests that nothing more waits."""
 
 
 def run_stage(
@@ -125,10 +131,10 @@ def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResu
     """Run the next window through all its stages in one session (the `fused` layout); results in order of completion.
 
     If land cuts a window at `window.max-bytes`, it continues in pieces up to the hi that plan proposed. While a piece
-    is in the sinks, the next one lands and is derived for the SQL sink, and the one after that lands. Sinks run in
-    parallel, and a failed sink stops no other; the first failure is raised once all running sinks have ended. A feed's
-    failure becomes a result with state `failed`, and later pieces leave the feed out; it is raised only if no sink is
-    left.
+    is in the sinks, the next one lands and is derived for the SQL sink, and the one after that lands. While pieces are
+    those of a full load, a new plan continues the run at that hi, for LOAD_S at most. Sinks run in parallel, and a
+    failed sink stops no other; the first failure is raised once all running sinks have ended. A feed's failure becomes
+    a result with state `failed`, and later pieces leave the feed out; it is raised only if no sink is left.
     """
     with ctx.span.begin("window", _describe_stage(ctx, None, ""), tolerated=(LeaseHeld, SparkNeeded)) as span:
         results = _run_pieces(replace(ctx, span=span), start_ts)
@@ -143,11 +149,11 @@ def _run_pieces(ctx: StageContext, start_ts: int | None) -> list[StageResult]:
     if planned.state in STOPPED:
         return results.list_results()
     # What ends first lets the others end: a piece that waits for room, then the one that waits for it to land.
-    with _Landing(source, planned.hi) as landing, Ahead(ctx) as ahead, landing.flight as flight:
+    may_plan = start_ts is None and ctx.stop_ts is None
+    with _Landing(source, planned.hi, may_plan=may_plan) as landing, Ahead(ctx) as ahead, landing.flight as flight:
         sinks = _Sinks(ctx, ahead)
-        following: Future[_Piece] | None = landing.start(planned.lo)
-        while following is not None:
-            piece = following.result()
+        following: Future[_Piece | None] | None = landing.start(planned.lo)
+        while following is not None and (piece := following.result()) is not None:
             following = landing.start_after(piece)
             wait_for_next = partial(_wait_for, landing, following) if following is not None else None
             for result in [*piece.results, *sinks.run(piece.merged, wait_for_next)]:
@@ -165,15 +171,19 @@ class _Piece:
 
 
 class _Landing:
-    """Lands the pieces of one window, one at a time, in its own thread; each piece once."""
+    """Lands the pieces of one window, one at a time, in its own thread; each piece once.
 
-    def __init__(self, ctx: StageContext, hi: int) -> None:
+    `may_plan`: whether it may propose another window where this one ends.
+    """
+
+    def __init__(self, ctx: StageContext, hi: int, *, may_plan: bool) -> None:
         self.flight = PiecesInFlight(ctx.most_bytes)
         self._ctx = ctx
         self._hi = hi
+        self._plans_until = time.monotonic() + LOAD_S if may_plan else 0.0
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="land")
         self._lock = threading.Lock()
-        self._pieces: dict[int, Future[_Piece]] = {}
+        self._pieces: dict[int, Future[_Piece | None]] = {}
 
     def __enter__(self) -> _Landing:
         return self
@@ -181,22 +191,55 @@ class _Landing:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
 
-    def start(self, lo: int) -> Future[_Piece]:
+    def start(self, lo: int) -> Future[_Piece | None]:
         """Land the piece that begins at `lo`, unless it has been started already."""
+        return self._start(lo, self._land)
+
+    def start_after(self, piece: _Piece) -> Future[_Piece | None] | None:
+        """As `start`, for the next piece, whose result is None if plan proposes none; None after the last one."""
+        lo = piece.merged.bounds.hi
+        if any(result.detail.get(CUT) for result in piece.results):
+            return self._start(lo, self._land)
+        return self._start(lo, self._plan_and_land) if self._is_amid_load(piece) else None
+
+    def _start(self, lo: int, land: Callable[[int], _Piece | None]) -> Future[_Piece | None]:
         with self._lock:
             if lo not in self._pieces:
-                self._pieces = {lo: self._pool.submit(_land, self._ctx, Bounds(lo, self._hi), self.flight)}
+                self._pieces = {lo: self._pool.submit(land, lo)}
             return self._pieces[lo]
 
-    def start_after(self, piece: _Piece) -> Future[_Piece] | None:
-        """As `start`, for the next piece; None after the last one."""
-        is_cut = any(result.detail.get(CUT) for result in piece.results)
-        return self.start(piece.merged.bounds.hi) if is_cut else None
+    def _land(self, lo: int) -> _Piece:
+        return _land(self._ctx, Bounds(lo, self._hi), self.flight)
+
+    def _plan_and_land(self, lo: int) -> _Piece | None:
+        # A new view: what other processes have written to control tables since counts for the new window.
+        self._ctx = self._ctx.begin_chain()
+        planned = run_stage("plan", self._ctx)
+        if planned.state in STOPPED:
+            return None
+        self._hi = planned.hi
+        piece = self._land(lo)
+        return replace(piece, results=[planned, *piece.results])
+
+    def _is_amid_load(self, piece: _Piece) -> bool:
+        """Whether a full load has probably brought more: a piece with rows of it only, and not a small one.
+
+        Else the target would wait until the next run has landed and derived its first piece.
+        """
+        merged, most = piece.merged.merged, self._ctx.most_bytes
+        size = sum(int(result.detail.get(BYTES, 0)) for result in piece.results)
+        is_of_load = 0 < merged.rows == merged.base and size * _SMALL_PART > most > 0
+        return is_of_load and time.monotonic() < self._plans_until
 
 
-def _wait_for(landing: _Landing, following: Future[_Piece]) -> MergedWindow:
-    """What merge derived of `following` once it has landed; this also starts landing the piece after it."""
+def _wait_for(landing: _Landing, following: Future[_Piece | None]) -> MergedWindow:
+    """What merge derived of `following` once it has landed; this also starts landing the piece after it.
+
+    Raises CannotDeriveAhead if nothing follows.
+    """
     piece = following.result()
+    if piece is None:
+        raise CannotDeriveAhead("no window follows yet")
     landing.start_after(piece)
     return piece.merged
 
@@ -226,9 +269,7 @@ class _Sinks:
     def __init__(self, ctx: StageContext, ahead: Ahead) -> None:
         self._ctx = ctx
         self._ahead = ahead
-        stages = ctx.replication.list_stages()
-        sinks = dict.fromkeys(stage.sink for stage in stages if stage.sink)
-        self._chains = {sink: [stage for stage in stages if stage.sink == sink] for sink in sinks}
+        self._sinks = {sink.name: sink for sink in ctx.replication.list_sinks()}
 
     def run(self, merged: MergedWindow, wait_for_next: Callable[[], MergedWindow] | None = None) -> list[StageResult]:
         """Run all sinks that are left. Raises the first failure of the SQL sink or the mirrors, or of the last feed.
@@ -237,18 +278,23 @@ class _Sinks:
         """
         # What compact derives of the piece, for the mirrors; None as soon as it will derive nothing.
         compacted: Future[Any] = Future()
-        if "sql" not in self._chains:
+        if "sql" not in self._sinks:
             compacted.set_result(None)
         runs = {"sql": partial(self._run_sql, wait_for_next, compacted), "mirror": partial(self._run_mirror, compacted)}
         return _run_side_by_side(
-            [partial(runs.get(sink, self._run_feed), chain, merged) for sink, chain in self._chains.items()]
+            [
+                partial(
+                    self._run_feed if parse_feed_sink(sink.name) else runs.get(sink.name, self._run_any), sink, merged
+                )
+                for sink in self._sinks.values()
+            ]
         )
 
     def _run_sql(
         self,
         wait_for_next: Callable[[], MergedWindow] | None,
         compacted: Future[Any],
-        chain: Sequence[Stage],
+        sink: Sink,
         merged: MergedWindow,
     ) -> list[StageResult]:
         try:
@@ -256,18 +302,20 @@ class _Sinks:
             before_apply = None
             if wait_for_next is not None:
                 before_apply = partial(self._start_ahead, merged.bounds, wait_for_next)
-            names = [stage.name for stage in chain]
-            results = _run_stages(self._ctx, names, merged.bounds, "", given, before_apply)
+            results = _run_stages(self._ctx, sink.stage_names, merged.bounds, "", given, before_apply)
             return Gathered(_pass_on("compact", results, compacted)).list_results()
         finally:
             if not compacted.done():
                 compacted.set_result(None)
 
-    def _run_mirror(self, compacted: Future[Any], chain: Sequence[Stage], merged: MergedWindow) -> list[StageResult]:
-        return run_sink(self._ctx, [stage.name for stage in chain], merged.bounds, given=compacted.result() or merged)
+    def _run_mirror(self, compacted: Future[Any], sink: Sink, merged: MergedWindow) -> list[StageResult]:
+        return run_sink(self._ctx, sink.stage_names, merged.bounds, given=compacted.result() or merged)
 
-    def _run_feed(self, chain: Sequence[Stage], merged: MergedWindow) -> list[StageResult]:
-        names, feed, bounds = [stage.name for stage in chain], chain[0].feed, merged.bounds
+    def _run_any(self, sink: Sink, merged: MergedWindow) -> list[StageResult]:
+        return run_sink(self._ctx, sink.stage_names, merged.bounds, given=merged)
+
+    def _run_feed(self, sink: Sink, merged: MergedWindow) -> list[StageResult]:
+        names, feed, bounds = sink.stage_names, parse_feed_sink(sink.name), merged.bounds
         results: list[StageResult] = []
         try:
             for result in _run_stages(self._ctx, names, bounds, feed, merged):
@@ -275,8 +323,8 @@ class _Sinks:
         except SparkNeeded:
             raise
         except Exception as error:
-            del self._chains[name_feed_sink(feed)]
-            if not self._chains:
+            del self._sinks[sink.name]
+            if not self._sinks:
                 raise
             results.append(_build_failed_result(names[len(results) % len(names)], bounds, feed, error))
         return results

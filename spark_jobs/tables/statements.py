@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from binlake.base.lakecolumns import Statement
-from binlake.config.model import TargetSection
+from binlake.config.target import TargetSection
 from binlake.ddl.definitions import SegmentTable
 from binlake.lake.dataset import open_dataset
 from binlake.lake.mutations import read_touched_tables

@@ -14,8 +14,9 @@ from support.replication_files import write_replication
 from binlake import tso
 from binlake.cli import run
 from binlake.config.load import check_replication, load_replication
-from binlake.config.model import Replication, TargetSection
+from binlake.config.model import Replication
 from binlake.config.problems import find_notifier_problems, find_problems
+from binlake.config.target import TargetSection
 from binlake.errors import ConfigError
 
 TS = "470583292723200001"

@@ -19,10 +19,11 @@ from support.replication_files import write_replication
 
 from binlake import tso
 from binlake.errors import IncompleteWindow, Permanent, TargetRefused, UnknownOutcome
-from binlake.pipeline import BY_NAME, select_stages
+from binlake.pipeline import BY_NAME, LAKE, MIRROR, SQL
 from binlake_airflow.dags.dagparts import KINDS, MOMENT_PATTERN
 from binlake_airflow.dags.factory import build_all, build_dag, build_dags
-from binlake_airflow.operators.stages import RECOVER, ConnectStageOperator, StageOperator, SubmitStageOperator
+from binlake_airflow.operators.sparkstages import ConnectStageOperator, SubmitStageOperator
+from binlake_airflow.operators.stages import RECOVER, StageOperator
 from binlake_airflow.timetable import compute_range_of_times
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
@@ -79,9 +80,15 @@ def test_two_files_with_one_name_are_both_refused(folder: Path) -> None:
     assert "another file has the same replication name" in found.import_errors["binlake_broken.py"]
 
 
+def list_stages_before() -> dict[str, set[str]]:
+    """The stages of a replication with target and mirrors, and which ones each waits for."""
+    places = (LAKE, SQL, MIRROR)
+    return {stage.name: set(stage.after) for place in places for stage in place.stages if not stage.optional}
+
+
 def test_tasks_are_the_stages_in_the_pipelines_order(folder: Path) -> None:
     dag = build_dag(write_replication(folder, "orders"))
-    stages = {stage.name: set(stage.after) for stage in select_stages(("sql", "mirror"))}
+    stages = list_stages_before()
     assert wiring(dag) == {**stages, RECOVER: {"plan"}}
     assert set(dag.task_group.children) == {"lake", "target", "mirrors", RECOVER}
     # Sinks are independent (invariant 12): neither the mirror nor the SQL sink waits for the other.
@@ -114,7 +121,7 @@ def test_fused_layout_is_one_task(folder: Path) -> None:
 
 def test_stages_follow_one_process_without_workers(folder: Path) -> None:  # 34
     dag = build_dag(write_replication(folder, "orders", airflow="one-process = true"))
-    stages = {stage.name: set(stage.after) for stage in select_stages(("sql", "mirror"))}
+    stages = list_stages_before()
     assert wiring(dag) == {**stages, "window": set(), RECOVER: {"window"}}
     copy = DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag))))
     for name in stages:

@@ -19,7 +19,7 @@ import pytest
 from support.exact import find_rounded_numbers
 from support.windows import wait_until
 
-from binlake.pipeline import select_stages
+from binlake.pipeline import LAKE, MIRROR, SQL
 from deploy.local.airflow_client import AirflowClient
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,7 +134,8 @@ def test_stages_are_tasks_that_follow_one_process_of_several_windows(demo: KeptD
     results = {run_id: demo.airflow.fetch_xcom("demo", run_id, "window")["results"] for run_id in done}
     run_id, found = max(results.items(), key=lambda one: sum(result["stage"] == "finalize" for result in one[1]))
     assert sum(result["stage"] == "finalize" for result in found) > 1
-    stages = [stage.task for stage in select_stages(("sql", "mirror"))]
+    listed = [stage for sink in (LAKE, SQL, MIRROR) for stage in sink.stages if not stage.optional]
+    stages = [stage.task for stage in listed]
 
     def read_states() -> dict[str, str | None]:
         tasks = demo.airflow.fetch_tasks("demo", run_id)

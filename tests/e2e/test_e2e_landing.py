@@ -304,7 +304,7 @@ def test_window_ends_at_its_size_limit_and_the_next_continues_after_it(
     bank(source)
     commits = [source.workload.begin().insert("d", "t", id=n, name="x" * 100).commit() for n in range(rows_written)]
     source.settle()
-    ctx = context(window={"max-bytes": 900, "driver-bytes": driver_bytes})
+    ctx = replace(context(window={"max-bytes": 900, "driver-bytes": driver_bytes}), large_on_spark=True)
     plan = run_stage("plan", ctx)
     found = [run_stage("land", ctx, Bounds(plan.lo, plan.hi))]
     while found[-1].detail.get(CUT):

@@ -18,14 +18,17 @@ from binlake.errors import (
 from binlake.lake.tables import STAGE_TABLES
 from binlake.pipeline import (
     BY_NAME,
+    FEEDS,
+    LAKE,
+    MIRROR,
     SINKS,
+    SQL,
     STAGES,
     label_sink,
     list_locks,
     list_required_stages,
     look_up_lock,
     name_feed_sink,
-    select_stages,
 )
 from binlake_airflow.jobs import StageJob, build_error, is_idle, parse_moment, read_results
 
@@ -61,15 +64,15 @@ def test_every_stage_takes_its_bounds_from_an_earlier_stage() -> None:
         assert stage.name == "plan" or stage.bounds_from in before(stage.name)
     # compact determines the sink's window, which is wider than the landed one if the sink is behind.
     assert {BY_NAME[name].bounds_from for name in ("convert", "finalize")} == {"compact"}
-    only_mirror = select_stages(("mirror",))
+    only_mirror = (*LAKE.stages, *MIRROR.stages)
     assert {stage.bounds_from for stage in only_mirror} - {None} <= {stage.name for stage in only_mirror}
 
 
 def test_each_sink_is_moved_by_the_last_stage_that_it_requires() -> None:
-    assert {sink.name: sink.moved_by for sink in SINKS} == {
-        sink.name: list_required_stages(sink.name)[-1] for sink in SINKS
+    assert {name: sink.moved_by for name, sink in SINKS.items()} == {
+        name: list_required_stages(name)[-1] for name in SINKS
     }
-    assert {stage.sink for stage in STAGES} == {None, *(sink.name for sink in SINKS)}
+    assert {stage.sink for stage in STAGES} == {None, *SINKS}
 
 
 def test_sinks_have_names_for_people() -> None:
@@ -82,12 +85,12 @@ def test_stage_waits_for_its_own_lock_and_the_whole_window_for_all() -> None:
     assert {name: list_locks([BY_NAME[name]]) for name in ("plan", "land", "compact", "convert", "finalize")} == {
         "plan": (), "land": ("landing",), "compact": ("sql",), "convert": ("sql",), "finalize": (),
     }  # fmt: skip
-    assert list_locks(select_stages(("sql", "mirror"))) == ("landing", "merge", "sql", "mirror")
-    assert "validation" in list_locks(select_stages(("sql", "mirror"), validated=True))
+    assert list_locks((*LAKE.stages, *SQL.stages[:3], *MIRROR.stages)) == ("landing", "merge", "sql", "mirror")
+    assert "validation" in list_locks(SQL.stages)
 
 
 def test_each_feed_has_its_own_stages_and_lock() -> None:
-    stages = select_stages((), feeds=["orders", "audit"])
+    stages = [stage for sink in (LAKE, FEEDS.bind("orders"), FEEDS.bind("audit")) for stage in sink.stages]
     assert list_locks(stages) == ("landing", "merge", "feed-orders", "feed-audit")
     assert [stage.task for stage in stages if stage.sink == name_feed_sink("audit")] == [
         "encode-audit",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from operator import mul
 from pathlib import Path
@@ -40,8 +41,20 @@ def test_this_process_runs_small_windows_and_with_local_all(tmp_path: Path, engi
 
 @pytest.mark.parametrize(("engine", "size"), [("auto", 101), ("spark", 1)])
 def test_spark_runs_large_windows_and_with_spark_all(tmp_path: Path, engine: str, size: int) -> None:
+    ctx = _context(tmp_path, engine=engine, **{"driver-bytes": 100})
     with pytest.raises(_Made):
-        _context(tmp_path, engine=engine, **{"driver-bytes": 100}).choose_engine(size)
+        replace(ctx, has_spark=True).choose_engine(size)
+    with pytest.raises(_Made):
+        replace(ctx, large_on_spark=True).choose_engine(size)
+
+
+def test_without_a_named_spark_this_process_runs_a_transaction_of_any_size(tmp_path: Path) -> None:  # 34
+    ctx = _context(tmp_path, engine="auto", **{"driver-bytes": 100})
+    assert isinstance(ctx.choose_engine(1 << 40), LocalEngine)
+    assert ctx.describe_engine() == {}
+    for way in (_context(tmp_path, engine="spark"), _context(tmp_path, engine="auto", **{"driver-bytes": 0})):
+        with pytest.raises(_Made):
+            way.choose_engine(1)
 
 
 @pytest.mark.parametrize(

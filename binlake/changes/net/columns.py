@@ -154,5 +154,6 @@ def _build_too_large_error(rows: pa.Table) -> Permanent:
     return Permanent(
         "the row changes of a window are too large for one process",
         where={"rows": rows.num_rows, "bytes": rows.nbytes},
-        hint="lower `window.driver-bytes`, and run the stage again: Spark's workers then process the window",
+        hint="lower `window.driver-bytes`, name a Spark (`--remote` or `--master`), and run the stage again: Spark's"
+        " workers then process the window",
     )

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 from binlake.base.dialects import Dialect
-from binlake.config.model import Replication, TargetSection, TargetTable
+from binlake.config.model import Replication
+from binlake.config.target import TargetSection, TargetTable
 from binlake.ddl.shapes import TableShape
 from binlake.ddl.targets import TargetTables
 from binlake.dialect import derive_bytewise_table, has_target_collation

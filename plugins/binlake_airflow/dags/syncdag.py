@@ -19,7 +19,8 @@ from binlake_airflow.dags.dagparts import ReplicationFile, build_deadline_alert,
 from binlake_airflow.dags.schedule import parse_schedule
 from binlake_airflow.jobs import FUSED
 from binlake_airflow.operators.commands import RecoverOperator
-from binlake_airflow.operators.stages import RECOVER, RUNTIMES, StageOperator
+from binlake_airflow.operators.sparkstages import RUNTIMES
+from binlake_airflow.operators.stages import RECOVER, StageOperator
 from binlake_airflow.telemetry import assets
 
 # Airflow's backfill of dates is for `<name>.backfill`: here the checkpoint, not a date, determines the next window.
@@ -87,10 +88,9 @@ def _format_tooltip(file: ReplicationFile, sink: str | None) -> str:
 
 
 def _add_task(file: ReplicationFile, stage: Stage, stages: Sequence[Stage]) -> StageOperator:
-    names = {stage.name for stage in stages}
     # The replication's asset stands for its tables: at the target, or the mirrors if there is no target. Feeds have
     # their own assets.
-    mover = "finalize" if "finalize" in names else "mirror" if "mirror" in names else ""
+    mover = next((sink.moved_by for sink in file.replication.list_sinks() if sink.holds_tables), "")
     return RUNTIMES[file.replication.airflow.engine](
         task_id=stage.task,
         stage=stage.name,

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from binlake import tso
 from binlake.base.durations import format_duration
-from binlake.pipeline import LAKE, SINKS
+from binlake.pipeline import FEED, LAKE, SINKS, SQL
 from binlake_airflow.pages.charts.bars import draw_bars
 from binlake_airflow.pages.charts.gantt import Bar, Lane, draw_gantt
 from binlake_airflow.pages.charts.lines import Axes, ChartSeries, Mark, build_table, draw_lines, draw_spark
@@ -21,10 +21,9 @@ from binlake_airflow.pages.charts.scale import (
     choose_duration_step,
     choose_size_step,
 )
-from binlake_airflow.pages.timeline import ORDER, Disk, Lag, Landing, Timeline, WindowSpan
+from binlake_airflow.pages.timeline import Disk, Lag, Landing, StageSpan, Timeline, WindowSpan, list_labels
 from binlake_airflow.pages.words import format_clock, format_count, format_size
 
-_SINKS = {place.name: place.label for place in (LAKE, *SINKS)}
 _PUMPS = ("pump", "pump second", "pump third")
 """Classes of pumps: one colour, dashed in other ways."""
 _MARKS = 20
@@ -67,14 +66,18 @@ def draw_lag_spark(lags: Sequence[Lag]) -> Markup:
     """The lag of the place that is furthest along the way (the target, else the lake), for the list."""
     if not lags:
         return Markup("")
-    lag = next((one for one in lags if one["place"] == "target"), lags[0])
+    lag = next((one for one in lags if one["place"] == SQL.label), lags[0])
     last = format_duration(lag["points"][-1][1])
     title = f"Lag of the {lag['place']} in its last {len(lag['points'])} windows, at last {last}"
     return draw_spark(title, lag["points"], _choose_kind(lag["place"]))
 
 
+def _name_kind(stage: StageSpan) -> str:
+    return SINKS[stage["sink"]].label if stage["sink"] else LAKE.label
+
+
 def _choose_kind(place: str) -> str:
-    return place if place in ORDER else "feed"
+    return place if place in list_labels().values() else FEED
 
 
 def _format_lag(seconds: float) -> str:
@@ -169,7 +172,7 @@ def _build_cpu_lane(window: WindowSpan) -> Lane:
         if (spent := stage["cpu_s"]) is not None:
             tip = f"{stage['task']}: {spent:,.2f} s of CPU, {stage['rows']:,} rows\n"
             tip += f"window to {format_clock(window['hi']['time'])}"
-            bars.append(Bar(stage["task"], _SINKS.get(stage["sink"], "feed"), began, spent, tip))
+            bars.append(Bar(stage["task"], _name_kind(stage), began, spent, tip))
             began += spent
     return Lane(window["hi"]["time"][11:19], bars)
 
@@ -251,7 +254,7 @@ def _build_hottest_panel(timeline: Timeline) -> ChartPanel:
 def _build_lane(window: WindowSpan) -> Lane:
     began = min(stage["from_ms"] for stage in window["stages"])
     bars = [
-        Bar(stage["task"], _SINKS.get(stage["sink"], "feed"), (stage["from_ms"] - began) / 1000,
+        Bar(stage["task"], _name_kind(stage), (stage["from_ms"] - began) / 1000,
             (stage["to_ms"] - stage["from_ms"]) / 1000,
             f"{stage['task']}: {(stage['to_ms'] - stage['from_ms']) / 1000:,.2f} s, {stage['rows']:,} rows\n"
             f"window to {format_clock(window['hi']['time'])}")

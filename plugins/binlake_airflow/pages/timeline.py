@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 from binlake import tso
 from binlake.errors import WireError
 from binlake.health.values import WindowEvents, build_ts_view, parse_detail
-from binlake.pipeline import BY_NAME, ENDED, FEED, LAKE, SINKS, label_sink, name_task
+from binlake.pipeline import BY_NAME, ENDED, FEED, label_sink, list_places, name_task
 from binlake.window.eventrow import CPU_SECONDS, DISK, EventRow
 from binlake.window.manifest import WindowManifest
 
@@ -23,10 +23,11 @@ _GANTT = 8
 _DISKS = 200
 """Readings of the disks: at one in five minutes, 17 hours."""
 _HOTTEST = 6
-_LABELS = {place.moved_by: place.label for place in (LAKE, *SINKS) if place.name != FEED}
-"""Places by the stage that moves them; a feed is shown by its name."""
-ORDER = tuple(_LABELS.values())
-_MOVING = {place.moved_by for place in (LAKE, *SINKS)}
+
+
+def list_labels() -> dict[str, str]:
+    """The lake and its sinks, in order, by the stage that moves them; without feeds, which are shown by their names."""
+    return {place.moved_by: place.label for place in list_places() if place.name != FEED}
 
 
 class Landing(TypedDict):
@@ -112,7 +113,7 @@ def read_timeline(log: Any, now_ms: int, ddls: Sequence[dict[str, Any]] = (), sk
 
 def read_lags(log: WindowEvents, skew_ms: int = 0) -> list[Lag]:
     """The lag of the lake and of its sinks in the last windows, for a small picture."""
-    return _build_lags(log.read_newest(tuple(_LABELS), WINDOWS), skew_ms)
+    return _build_lags(log.read_newest(tuple(list_labels()), WINDOWS), skew_ms)
 
 
 def build_timeline(
@@ -166,12 +167,14 @@ def _read_bytes(event: EventRow) -> int | None:
 def _build_lags(events: Iterable[EventRow], skew_ms: int) -> list[Lag]:
     """By PD's clock, as far as it has not been set since."""
     points: dict[str, dict[int, float]] = {}
+    moving = {place.moved_by for place in list_places()}
     for event in sorted(events, key=lambda event: event["at_ms"]):
-        place = label_sink(event["sink"]) if event["stage"] in _MOVING else None
+        place = label_sink(event["sink"]) if event["stage"] in moving else None
         behind_ms = event["at_ms"] + skew_ms - tso.extract_physical(event["hi"])
         if place is not None and event["state"] == "done":
             points.setdefault(place, {})[event["at_ms"]] = max(behind_ms, 0) / 1000
-    names = [*(name for name in ORDER if name in points), *sorted(name for name in points if name not in ORDER)]
+    order = list(list_labels().values())
+    names = [*(name for name in order if name in points), *sorted(name for name in points if name not in order)]
     return [{"place": name, "points": list(points[name].items())} for name in names]
 
 

@@ -26,16 +26,15 @@ from airflow.sdk.observability import stats
 from opentelemetry import metrics as otel
 
 from binlake import tso
-from binlake.pipeline import ENDED
+from binlake.pipeline import ENDED, LAKE, SQL, Sink, list_places
 from binlake_airflow.jobs import find_feed_of_result
 
 Result = Mapping[str, Any]
-POSITIONS = {
-    "land": ("landed_lag_seconds", "landed_timestamp_seconds"),
-    "finalize": ("lag_seconds", "checkpoint_timestamp_seconds"),
-    "mirror": ("mirror_lag_seconds", "mirror_timestamp_seconds"),
+_GAUGES = {
+    LAKE.name: ("landed_lag_seconds", "landed_timestamp_seconds"),
+    SQL.name: ("lag_seconds", "checkpoint_timestamp_seconds"),
 }
-"""Stages whose end shows a position, and the names of the gauges for its lag and its commit time."""
+"""The gauges for a place's lag and the commit time of its position; for other sinks they begin with the sink's name."""
 FEED_STATES = {"normal": 0, "stopped": 1, "error": 2, "finished": 3, "removed": 4}
 """The values of the gauge for a feed's state."""
 
@@ -90,8 +89,8 @@ def emit(replication: str, result: Result, skew_ms: int = 0) -> None:
         _emit_validation(name, result, tags)
     elif stage == "merge":
         _emit_locks(name, result, tags)
-    elif stage in POSITIONS and result["state"] in ENDED and is_position(result):
-        _emit_position(name, stage, result["hi"], tags, skew_ms)
+    elif (place := _find_moved(stage)) is not None and result["state"] in ENDED and is_position(result):
+        _emit_position(name, place, result["hi"], tags, skew_ms)
         if stage == "finalize":
             stats.gauge(f"{name}.set_aside", len((result.get("detail") or {}).get("set_aside", ())), tags=tags)
 
@@ -139,7 +138,7 @@ def _emit_plan(replication: str, result: Result) -> None:
     name, tags = f"binlake.{replication}", {"replication": replication}
     stats.gauge(f"{name}.blocked", int(bool(result["blocked_by"])), tags=tags)
     if is_position(result):
-        _emit_position(name, "land", result["lo"], tags, find_skew_ms(result))
+        _emit_position(name, LAKE, result["lo"], tags, find_skew_ms(result))
 
 
 def _emit_locks(name: str, result: Result, tags: dict[str, Any]) -> None:
@@ -181,7 +180,12 @@ def _build_tags_of_feed(replication: str, result: Result) -> dict[str, Any]:
     return {"replication": replication, "feed": find_feed_of_result(result)}
 
 
-def _emit_position(name: str, stage: str, commit_ts: str, tags: dict[str, Any], skew_ms: int) -> None:
-    lag, moment = POSITIONS[stage]
+def _find_moved(stage: str) -> Sink | None:
+    """The lake or the sink whose position the end of `stage` shows."""
+    return next((place for place in list_places() if place.moved_by == stage), None)
+
+
+def _emit_position(name: str, place: Sink, commit_ts: str, tags: dict[str, Any], skew_ms: int) -> None:
+    lag, moment = _GAUGES.get(place.name, (f"{place.name}_lag_seconds", f"{place.name}_timestamp_seconds"))
     stats.gauge(f"{name}.{lag}", compute_lag_s(commit_ts, skew_ms), tags=tags)
     stats.gauge(f"{name}.{moment}", tso.extract_physical(int(commit_ts)) / 1000, tags=tags)
