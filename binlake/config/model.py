@@ -49,8 +49,8 @@ class LakeStorage(Section):
     credentials: str = Field(
         "",
         pattern=r"^(airflow:[A-Za-z0-9_.\-]+)?$",
-        description="`airflow:CONN_ID`: login and password of this connection are the key id and the secret key; for Azure"
-        " the password is the account's key",
+        description="`airflow:CONN_ID`: login and password of this connection are the key id and the secret key; for"
+        " Azure the password is the account's key",
     )
 
 
@@ -58,8 +58,8 @@ class LakeSection(Section):
     """Where the Delta tables live."""
 
     path: str = Field(
-        description="root folder, `s3://bucket/prefix` or `abfss://container@account.dfs.core.windows.net/prefix`; tables"
-        " are under <path>/<replication>/"
+        description="root folder, `s3://bucket/prefix` or `abfss://container@account.dfs.core.windows.net/prefix`;"
+        " tables are under <path>/<replication>/"
     )
     storage: LakeStorage = Field(LakeStorage())
     retention_days: int = Field(400, ge=1, description="days of time travel on mirrors (set when a mirror is created)")

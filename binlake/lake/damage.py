@@ -104,8 +104,8 @@ def translate_object_store_error(error: BaseException) -> BinlakeError | None:
     if any(word in text for word in _REFUSALS):
         return Permanent(
             f"the lake's object store refuses: {text}",
-            hint="check the bucket or container, its permissions, and the credentials in the environment (AWS_ACCESS_KEY_ID,"
-            " AZURE_STORAGE_ACCOUNT_KEY, …)",
+            hint="check the bucket or container, its permissions, and the credentials in the environment"
+            " (AWS_ACCESS_KEY_ID, AZURE_STORAGE_ACCOUNT_KEY, …)",
         )
     return Transient(
         f"the lake's object store does not answer: {text}",

@@ -28,7 +28,7 @@ from binlake.errors import BinlakeError, LeaseHeld, Transient
 from binlake.lake.objects import translate_errors
 
 if TYPE_CHECKING:
-    from obstore.store import ObjectStore
+    from binlake.lake.providers import Objects
 
 log = structlog.get_logger(__name__)
 
@@ -81,7 +81,7 @@ _held: set[_Renewal] = set()
 
 @contextmanager
 def hold_lease(
-    objects: ObjectStore,
+    objects: Objects,
     name: str,
     *,
     wait_s: float,
@@ -129,7 +129,7 @@ def require_leases() -> None:
         renewal.require_fresh()
 
 
-def find_lease_holder(objects: ObjectStore, name: str) -> str:
+def find_lease_holder(objects: Objects, name: str) -> str:
     """The holder of the lease `name`, or "" if it is free, or not renewed for LEASE_S by this machine's clock."""
     stored = _read(objects, f"_locks/{name}.lease")
     if stored is None or stored.lease.released:
@@ -137,7 +137,7 @@ def find_lease_holder(objects: ObjectStore, name: str) -> str:
     return "" if (datetime.now(UTC) - stored.written).total_seconds() > LEASE_S else stored.lease.holder
 
 
-def _take(objects: ObjectStore, path: str, wait_s: float) -> tuple[_Stored, bool, bool]:
+def _take(objects: Objects, path: str, wait_s: float) -> tuple[_Stored, bool, bool]:
     """The lease, now this process's, and whether it was taken over from a holder that did not release it; whether this
     process was the last holder."""
     started, owner = time.monotonic(), uuid.uuid4().hex
@@ -167,7 +167,7 @@ class _Renewal:
     """Renews a lease in a thread until `stop`, which releases it."""
 
     def __init__(
-        self, objects: ObjectStore, path: str, stored: _Stored, guards: Callable[[str], bool], term: _Term
+        self, objects: Objects, path: str, stored: _Stored, guards: Callable[[str], bool], term: _Term
     ) -> None:
         self._objects, self._path, self._stored = objects, path, stored
         self.guards, self.term = guards, term
@@ -226,7 +226,7 @@ class _Renewal:
         self._lost, self._taker = True, "another process" if found is None else found.lease.holder
 
 
-def _write_surely(objects: ObjectStore, path: str, lease: _Lease, tag: str | None) -> _Stored | None:
+def _write_surely(objects: Objects, path: str, lease: _Lease, tag: str | None) -> _Stored | None:
     """As `_write`; a put whose answer was lost is looked at."""
     try:
         written, lost = _write(objects, path, lease, tag), None
@@ -242,12 +242,12 @@ def _write_surely(objects: ObjectStore, path: str, lease: _Lease, tag: str | Non
     return None
 
 
-def _name_object(objects: ObjectStore, path: str) -> str:
+def _name_object(objects: Objects, path: str) -> str:
     config = {name: value for name, value in objects.config.items() if name in _PLACE}
     return f"{config}/{objects.prefix}/{path}"
 
 
-def _read(objects: ObjectStore, path: str) -> _Stored | None:
+def _read(objects: Objects, path: str) -> _Stored | None:
     import obstore
 
     with translate_errors(path):
@@ -259,7 +259,7 @@ def _read(objects: ObjectStore, path: str) -> _Stored | None:
         return _Stored(lease, str(found.meta["e_tag"]), found.meta["last_modified"], float("-inf"))
 
 
-def _write(objects: ObjectStore, path: str, lease: _Lease, tag: str | None) -> _Stored | None:
+def _write(objects: Objects, path: str, lease: _Lease, tag: str | None) -> _Stored | None:
     """Write the lease if the object still has `tag` (None: does not exist); None if it has not."""
     import obstore
     from obstore.exceptions import AlreadyExistsError, PreconditionError

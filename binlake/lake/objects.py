@@ -17,12 +17,12 @@ from binlake.lake.damage import describe_storage_text, translate_object_store_er
 from binlake.lake.providers import find_provider
 
 if TYPE_CHECKING:
-    from obstore.store import ObjectStore
+    from binlake.lake.providers import Objects
 
 _RETRY_S = 60.0
 
 
-def open_objects(path: str, retry_s: float = _RETRY_S) -> ObjectStore:
+def open_objects(path: str, retry_s: float = _RETRY_S) -> Objects:
     """The objects below `path`, with conditional puts; an error is tried again for `retry_s`."""
     access = find_access(path)
     return build_objects(path, access, access.read_keys(), retry_s)
@@ -126,6 +126,6 @@ def translate_errors(place: str) -> Iterator[None]:
 
 
 @lru_cache(maxsize=64)
-def build_objects(path: str, access: Access, keys: Keys | None, retry_s: float) -> ObjectStore:
+def build_objects(path: str, access: Access, keys: Keys | None, retry_s: float) -> Objects:
     """As `open_objects`, for a place that is no lake of this process."""
     return find_provider(path).build_objects(path, access, keys, retry_s)

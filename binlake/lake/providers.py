@@ -10,14 +10,16 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 from binlake.lake.access import AZURE_SCHEME, Access, Keys, locate_below
 
 if TYPE_CHECKING:
     import pyarrow.fs as fs
-    from obstore.store import AzureConfig, ObjectStore, S3Config
+    from obstore.store import AzureConfig, AzureStore, S3Config, S3Store
+
+    Objects: TypeAlias = S3Store | AzureStore
 
 _ATTEMPTS = 8
 """Of Arrow for a request, with growing pauses; its default of 3 gives up within a second."""
@@ -37,14 +39,14 @@ class Provider(Protocol):
     def build_delta_options(self, access: Access, keys: Keys | None) -> dict[str, str]:
         """The storage options of delta-rs."""
 
-    def build_files(self, path: str, access: Access, keys: Keys | None) -> fs.FileSystem:
+    def build_files(self, path: str, /, access: Access, keys: Keys | None) -> fs.FileSystem:
         """Arrow's own file system, whose paths begin with the bucket or container."""
 
-    def build_objects(self, path: str, access: Access, keys: Keys | None, retry_s: float) -> ObjectStore:
+    def build_objects(self, path: str, access: Access, keys: Keys | None, retry_s: float) -> Objects:
         """The objects below `path`; an error is tried again for `retry_s`."""
 
 
-class S3:
+class S3Provider:
     """AWS S3, and stores that are compatible with it: `s3://bucket/prefix`."""
 
     title = "AWS"
@@ -60,10 +62,10 @@ class S3:
             options |= {"aws_access_key_id": keys[0], "aws_secret_access_key": keys[1]}
         return options
 
-    def build_files(self, path: str, access: Access, keys: Keys | None) -> fs.FileSystem:
+    def build_files(self, _path: str, /, access: Access, keys: Keys | None) -> fs.FileSystem:
         return _build_s3_files(access, keys)
 
-    def build_objects(self, path: str, access: Access, keys: Keys | None, retry_s: float) -> ObjectStore:
+    def build_objects(self, path: str, access: Access, keys: Keys | None, retry_s: float) -> Objects:
         from obstore.store import S3Store
 
         bucket, _, prefix = locate_below(path).partition("/")
@@ -101,7 +103,7 @@ def _build_s3_files(access: Access, keys: Keys | None) -> fs.FileSystem:
     )
 
 
-class Azure:
+class AzureProvider:
     """Azure's storage: `abfss://container@account.dfs.core.windows.net/prefix`.
 
     The secret of a connection is the account's key; its login is not used, the path names the account. An endpoint, as
@@ -129,7 +131,7 @@ class Azure:
         token = None if key else os.environ.get("AZURE_STORAGE_SAS_TOKEN")
         return _build_azure_files(_find_account(path), access, key, token)
 
-    def build_objects(self, path: str, access: Access, keys: Keys | None, retry_s: float) -> ObjectStore:
+    def build_objects(self, path: str, access: Access, keys: Keys | None, retry_s: float) -> Objects:
         from obstore.store import AzureStore
 
         container, _, prefix = locate_below(path).partition("/")
@@ -170,7 +172,7 @@ def _find_account(path: str) -> str:
     return urlsplit(path).netloc.rpartition("@")[2].partition(".")[0]
 
 
-_S3, _AZURE = S3(), Azure()
+_S3, _AZURE = S3Provider(), AzureProvider()
 
 
 def find_provider(path: str) -> Provider:

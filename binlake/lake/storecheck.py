@@ -20,7 +20,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.providers import find_provider
 
 if TYPE_CHECKING:
-    from obstore.store import ObjectStore
+    from binlake.lake.providers import Objects
 
 _RETRY_S = 5.0
 _CONDITIONAL = "use a store, or a version of it, with conditional writes; AWS S3 and Azure have them"
@@ -47,7 +47,7 @@ def try_store(paths: LakePaths) -> None:
         _delete(objects, name)
 
 
-def _try_conditions(objects: ObjectStore, paths: LakePaths, name: str, tag: str | None) -> None:
+def _try_conditions(objects: Objects, paths: LakePaths, name: str, tag: str | None) -> None:
     with _explain(paths, "put objects on a condition"):
         is_made_again = _may_put(objects, name, None)
         is_lost = _may_put(objects, name, find_provider(paths.root).no_match)
@@ -63,7 +63,7 @@ def _try_conditions(objects: ObjectStore, paths: LakePaths, name: str, tag: str 
         )
 
 
-def _try_list(objects: ObjectStore, paths: LakePaths, name: str) -> None:
+def _try_list(objects: Objects, paths: LakePaths, name: str) -> None:
     with _explain(paths, "list objects"):
         found = [one["path"] for page in objects.list("_check") for one in page]
     if name not in found:
@@ -74,7 +74,7 @@ def _try_list(objects: ObjectStore, paths: LakePaths, name: str) -> None:
         )
 
 
-def _may_put(objects: ObjectStore, name: str, tag: str | None) -> bool:
+def _may_put(objects: Objects, name: str, tag: str | None) -> bool:
     """Whether the store accepts a put of an existing object: only if it has `tag`, or if it is new (None)."""
     import obstore
     from obstore.exceptions import AlreadyExistsError, PreconditionError
@@ -86,13 +86,13 @@ def _may_put(objects: ObjectStore, name: str, tag: str | None) -> bool:
     return True
 
 
-def _delete(objects: ObjectStore, name: str) -> None:
+def _delete(objects: Objects, name: str) -> None:
     import obstore
 
     obstore.delete(objects, name)
 
 
-def _delete_quietly(objects: ObjectStore, name: str) -> None:
+def _delete_quietly(objects: Objects, name: str) -> None:
     """Delete what an earlier step left; its error is the one to tell."""
     from obstore.exceptions import BaseError
 

@@ -59,8 +59,8 @@ _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
 @pytest.fixture
 def make(context: Make, target: dict[str, Any], s3: S3, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Make contexts with a target, mirrors and a lake in the new bucket or container `bucket` of `at`, else of S3; `url`
-    is that of a proxy."""
+    """Make contexts with a target, mirrors and a lake in the new bucket or container `bucket` of `at`, else of S3;
+    `url` is that of a proxy."""
 
     def build_in(bucket: str, url: str = "", engine: str = "local", at: ObjectStore | None = None) -> StageContext:
         at = at or describe_s3(s3)

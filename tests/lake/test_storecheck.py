@@ -142,7 +142,7 @@ def test_a_container_that_serves_a_lake_passes_and_keeps_nothing(
 
 
 def test_what_an_account_lacks_is_said_in_our_words(
-    tmp_path: Path, azure: ObjectStore, azurite: Azurite, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, azure: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write_azure_file(tmp_path, azure, "nowhere", f"http://127.0.0.1:{azure.port}")
     with pytest.raises(ConfigError, match="has no such container"):
@@ -151,9 +151,9 @@ def test_what_an_account_lacks_is_said_in_our_words(
     # The client takes them from the environment once.
     objects.build_objects.cache_clear()
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "bm9ib2R5")
-    with pytest.raises(Permanent, match="refuses to put objects: AuthorizationFailure .*AZURE_STORAGE_ACCOUNT_KEY or"):
+    with pytest.raises(Permanent, match=r"refuses to put objects: AuthorizationFailure .*AZURE_STORAGE_ACCOUNT_KEY or"):
         check(file)
     objects.build_objects.cache_clear()
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY")
-    with pytest.raises(Permanent, match="there are no credentials .*AZURE_CLIENT_SECRET"):
+    with pytest.raises(Permanent, match=r"there are no credentials .*AZURE_CLIENT_SECRET"):
         check(file)

@@ -26,8 +26,8 @@ from binlake_airflow.operators.connections import fetch_connections, read_connec
 from binlake_airflow.operators.waiting import FreeTrigger
 from binlake_airflow.provider import get_provider_info
 from deploy.local.apicurio import Apicurio
-from deploy.local.kafka import KafkaBroker
 from deploy.local.azurite import ACCOUNT, KEY, Azurite
+from deploy.local.kafka import KafkaBroker
 from deploy.local.s3 import S3
 
 SILENT = {"host": "127.0.0.1", "port": 1}

@@ -1,4 +1,4 @@
-"""An HTTP proxy in front of an object store, of S3 or Azure: it counts requests, and answers some as a store in trouble does.
+"""An HTTP proxy in front of an object store: it counts requests, and answers some as a store in trouble does.
 
 It is a process of its own: some calls of delta-rs keep Python's lock while they wait for an answer.
 """
