@@ -87,6 +87,7 @@ def test_lake(test_of: Test, s3: S3, tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.soak  # the group of Airflow's tests starts no other store
 def test_lake_in_azures_storage(test_of: Test, azurite: Azurite) -> None:
     azurite.create_container("hooks")
     for key, expected in ((KEY, True), ("bm9ib2R5", False)):
