@@ -104,7 +104,7 @@ class _CachedAudit(Audit):
 
 
 def build_row_view(lake: PageLake, query: PageRequest) -> dict[str, Any]:
-    """The newest versions of one row, by table and key, up to a commit_ts. Raises BadRequest, BinlakeError."""
+    """The newest versions of one row, by table and key, up to a commit_ts. Raises BadPageRequest, BinlakeError."""
     view = build_table_form(lake, query)
     if view["table"] is None:
         return view
