@@ -9,8 +9,8 @@ from support.selection import dearest_file_first
 from xdist.scheduler import LoadFileScheduling
 
 # Every process that starts Spark's JVM, or Kafka and a registry, or loads Airflow and creates its database, spends 10
-# to 20 s of CPU on it; a store for objects takes two or three. Maps the start of a test's id to a group; the first match
-# counts.
+# to 20 s of CPU on it; a store for objects takes two or three. Maps the start of a test's id to a group; the first
+# match counts.
 TOGETHER = {
     "tests/feed/test_kafka_publisher.py": "kafka",
     "tests/feed/test_kafka_secured.py": "kafka",
