@@ -28,7 +28,7 @@ from binlake.spark_jobs.engine.lakerows import list_history_rows, list_window_ro
 from binlake.spark_jobs.engine.rows import HeldRows, Rows
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.results import Bounds, StageResult
-from binlake.spark_jobs.job.runner import run_stage
+from binlake.spark_jobs.job.stagerun import run_stage
 from binlake.spark_jobs.tables.again import derive_net_again, render_again
 from binlake.spark_jobs.tables.compacted import read_newest
 from binlake.spark_jobs.tables.pinned import compute_rows_digest, read_target_position

@@ -40,6 +40,7 @@ from binlake.lake.continuity import require_all_windows
 from binlake.lake.paths import LakePaths
 from binlake.lake.storecheck import try_store
 from binlake.lake.windowlog import WindowLog
+from binlake.pipeline import list_stages_with_versions
 from binlake.rules import Rules
 from binlake.target.apply.position import read_position
 from binlake.target.claim.checkpointrow import CheckpointTable
@@ -128,9 +129,6 @@ def check_target_clock(patient: Patient) -> Iterator[DoctorLine]:
     yield check_skew("clock", skew_s, "the target")
 
 
-_WRITERS = ("land", "merge", "mirror")
-
-
 def check_lake_folder(replication: Replication) -> Iterator[DoctorLine]:
     """Whether files can be created there (the first window creates the folder), or the store does what a lake needs."""
     paths = LakePaths.of(replication)
@@ -163,7 +161,7 @@ def check_commits(replication: Replication) -> Iterator[DoctorLine]:
         yield DoctorLine("commits", "not applicable", "nothing has landed yet")
         return
     count = len(windows.list_landed())
-    require_all_windows(paths, windows, _WRITERS)
+    require_all_windows(paths, windows, list_stages_with_versions())
     until = tso.to_datetime(landed[1]).isoformat(sep=" ", timespec="seconds")
     yield DoctorLine("commits", "ok", f"{count:,} windows without a gap, up to {until}")
 
