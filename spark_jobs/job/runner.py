@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from types import TracebackType
 from typing import Any
 
 import structlog
@@ -15,7 +16,7 @@ import structlog
 from binlake.base.cpu import CPU
 from binlake.base.memory import give_memory_back
 from binlake.base.spans import Values
-from binlake.errors import LeaseHeld
+from binlake.errors import BinlakeError, LeaseHeld
 from binlake.feed.state import read_progress, read_state, record_feed_error, record_resume, stops_feed
 from binlake.lake.failures import describe, record_failure
 from binlake.pipeline import STOPPED, Sink, name_feed_sink, parse_feed_sink
@@ -24,6 +25,7 @@ from binlake.spark_jobs.job.ahead import Ahead
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.failures import translate_errors
 from binlake.spark_jobs.job.flight import PiecesInFlight
+from binlake.spark_jobs.job.gathering import Gathering, Ready
 from binlake.spark_jobs.job.lineage import Gathered
 from binlake.spark_jobs.job.passed import MergedWindow
 from binlake.spark_jobs.job.results import BYTES, CUT, SparkNeeded
@@ -144,15 +146,15 @@ def _run_pieces(ctx: StageContext, start_ts: int | None) -> list[StageResult]:
         return results.list_results()
     # What ends first lets the others end: a piece that waits for room, then the one that waits for it to land.
     with _Landing(source, planned.hi) as landing, Ahead(ctx) as ahead, landing.flight as flight:
-        sinks = _Sinks(ctx, ahead)
         following: Future[_Piece] | None = landing.start(planned.lo)
-        while following is not None:
-            piece = following.result()
-            following = landing.start_after(piece)
-            wait_for_next = partial(_wait_for, landing, following) if following is not None else None
-            for result in [*piece.results, *sinks.run(piece.merged, wait_for_next)]:
-                results.add(result)
-            flight.release(piece.merged.bounds.lo)
+        with _Sinks(ctx, ahead) as sinks:
+            while following is not None:
+                piece = following.result()
+                following = landing.start_after(piece)
+                wait_for_next = partial(_wait_for, landing, following) if following is not None else None
+                for result in [*piece.results, *sinks.run(piece.merged, wait_for_next)]:
+                    results.add(result)
+                flight.release(piece.merged.bounds.lo)
     return results.list_results()
 
 
@@ -205,8 +207,8 @@ def run_landed(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
     """Run an already sealed window through merge and all sinks; errors as `run_window`."""
     merged = run_stage("merge", ctx, bounds)
     results = Gathered([merged])
-    with Ahead(ctx) as ahead:
-        for result in _Sinks(ctx, ahead).run(merged.derived):
+    with Ahead(ctx) as ahead, _Sinks(ctx, ahead) as sinks:
+        for result in sinks.run(merged.derived):
             results.add(result)
     return results.list_results()
 
@@ -227,6 +229,20 @@ class _Sinks:
         self._ctx = ctx
         self._ahead = ahead
         self._sinks = {sink.name: sink for sink in ctx.replication.list_sinks()}
+        self._gathering = Gathering(ctx)
+
+    def __enter__(self) -> _Sinks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # The run fails, maybe each time at the same piece: the mirrors do not wait for the others.
+        if isinstance(error, Exception) and (ready := self._gathering.take()):
+            try:
+                self._apply_mirror(self._sinks["mirror"], ready)
+            except BinlakeError as second:
+                log.warning("mirrors_left_behind", error=str(second))
 
     def run(self, merged: MergedWindow, wait_for_next: Callable[[], MergedWindow] | None = None) -> list[StageResult]:
         """Run all sinks that are left. Raises the first failure of the SQL sink or the mirrors, or of the last feed.
@@ -237,7 +253,10 @@ class _Sinks:
         compacted: Future[Any] = Future()
         if "sql" not in self._sinks:
             compacted.set_result(None)
-        runs = {"sql": partial(self._run_sql, wait_for_next, compacted), "mirror": partial(self._run_mirror, compacted)}
+        runs = {
+            "sql": partial(self._run_sql, wait_for_next, compacted),
+            "mirror": partial(self._run_mirror, wait_for_next is not None, compacted),
+        }
         return _run_side_by_side(
             [
                 partial(
@@ -265,8 +284,15 @@ class _Sinks:
             if not compacted.done():
                 compacted.set_result(None)
 
-    def _run_mirror(self, compacted: Future[Any], sink: Sink, merged: MergedWindow) -> list[StageResult]:
-        return run_sink(self._ctx, sink.stage_names, merged.bounds, given=compacted.result() or merged)
+    def _run_mirror(
+        self, is_followed: bool, compacted: Future[Any], sink: Sink, merged: MergedWindow
+    ) -> list[StageResult]:
+        return self._apply_mirror(sink, self._gathering.add(merged, compacted.result(), is_followed=is_followed))
+
+    def _apply_mirror(self, sink: Sink, ready: Ready) -> list[StageResult]:
+        return [
+            result for bounds, given in ready for result in run_sink(self._ctx, sink.stage_names, bounds, given=given)
+        ]
 
     def _run_any(self, sink: Sink, merged: MergedWindow) -> list[StageResult]:
         return run_sink(self._ctx, sink.stage_names, merged.bounds, given=merged)
