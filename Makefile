@@ -1,7 +1,7 @@
 # The commands for developers. `make help` lists the targets; every target can be run repeatedly.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo demo-mysql test all-tests test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-files bench-feeder bench-snapshot bench-proofs bench bench-engine flame bench-steps bench-trace bench-scale bench-record bench-all lint check-wheel release licenses proto docs docs-site stop clean
+.PHONY: help setup setup-tests demo demo-mysql test all-tests test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-files bench-feeder bench-snapshot bench-proofs bench bench-engine flame bench-steps bench-trace bench-scale bench-transaction bench-record bench-all lint check-wheel release licenses proto docs docs-site stop clean
 
 # The installers need only Python 3.11 and no packages. The system's Python is tried first: distributions compile it with
 # profile-guided optimisation, pyenv by default does not, and then everything takes up to a fifth more CPU.
@@ -126,6 +126,9 @@ bench-steps: setup-tests  ## CPU us per row of each processing step, compared wi
 
 bench-scale: setup-tests  ## How the cost of a window grows with rows, tables, DDL, pumps, history, replications, executors (BENCH_ARGS="--only tables")
 	@$(PYTHON) bench/bench_scale.py $(BENCH_ARGS)
+
+bench-transaction: setup-tests  ## The memory that one large transaction costs a pump and the windows' process (BENCH_ARGS="--mib 200,1024")
+	@$(PYTHON) bench/bench_transaction.py $(BENCH_ARGS)
 
 bench-trace: setup-tests  ## What one INSERT costs in functions, opens of tables and reads of control tables, from plan to finalize
 	@$(PYTHON) -m pytest -q -s --no-header tests/bench/test_window_trace.py

@@ -12,7 +12,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from sysbench_rows import C_BYTES, DB, FIRST_NUMBER, PAD_BYTES, RowImages, RowRole, SysbenchLoad, SysbenchWriter
@@ -110,7 +110,7 @@ class BulkLoad:
     def __init__(self, load: SysbenchLoad, pd: Clock, cluster_id: int, wires: Sequence[BulkWire]) -> None:
         self.writer = SysbenchWriter(load)
         self.history, self.known = StatusJobs(), KnownTransactions()
-        self._load, self._pd, self._cluster_id = load, pd, cluster_id
+        self._load, self.pd, self._cluster_id = load, pd, cluster_id
         self._wires = wires
         self._random = np.random.default_rng(_SEED)
         self._definitions = [_build_table(101 + number, f"sbtest{number + 1}") for number in range(load.tables)]
@@ -147,6 +147,19 @@ class BulkLoad:
         self._send(commits)
         return BulkResult(last, transactions, transactions * templates[0].prewrite.size)
 
+    def build_row_template(self) -> RowTemplate:
+        """Of a row of the first table."""
+        marks = _build_marks(0)
+        message = self._definitions[0].build_builder().insert(marks).message
+        table = b"\x08" + write_uvarint(message.table_id)
+        row = np.frombuffer(message.SerializeToString()[len(table) : -2], np.uint8)
+        slots = {name: _find_offset(row, _encode_datum(name, text)) for name, text in marks.items()}
+        return RowTemplate(row, slots, table, b"\x08" + write_uvarint(self._version))
+
+    def build_request_head(self, size: int) -> bytes:
+        """The bytes of a WriteBinlogReq before a payload of `size` bytes."""
+        return b"".join((b"\x08", write_uvarint(self._cluster_id), b"\x12", write_uvarint(size)))
+
     def _build_prewrites(
         self, templates: list[_Template], roles: tuple[RowRole, ...], first: int, count: int
     ) -> np.ndarray:
@@ -154,11 +167,11 @@ class BulkLoad:
         prewrites = np.stack([template.prewrite for template in templates])[which]
         for images, slots in zip(self.writer.build_block(roles, first, count), templates[0].slots, strict=True):
             for image, places in zip(images, slots, strict=True):
-                self._put_image(prewrites, image, places)
+                self.put_image(prewrites, image, places)
         return prewrites
 
     def _start(self, count: int) -> np.ndarray:
-        last = self._pd.fetch_ts(count)
+        last = self.pd.fetch_ts(count)
         self.known.begin(last - count + 1, count)
         return np.arange(last - count + 1, last + 1)
 
@@ -167,13 +180,14 @@ class BulkLoad:
         commits = np.repeat(template.commit[None], count := len(starts), axis=0)
         if not count:
             return 0, commits
-        last = self._pd.fetch_ts(count)
+        last = self.pd.fetch_ts(count)
         self.known.end(int(starts[0]), last - count + 1)
         template.put_starts(commits, template.commit_starts, starts)
         _put(commits, template.commit_ts, _encode_uvarints(np.arange(last - count + 1, last + 1), 9))
         return last, commits
 
-    def _put_image(self, out: np.ndarray, image: RowImages, places: dict[str, int]) -> None:
+    def put_image(self, out: np.ndarray, image: RowImages, places: dict[str, int]) -> None:
+        """Write the values of `image` at their offsets in the rows of `out`."""
         for name, column in image._asdict().items():
             wide = (
                 _encode_uvarints(column.astype(np.int64) * 2, 4)
@@ -195,18 +209,18 @@ class BulkLoad:
         table_info: Json | None = None,
     ) -> int:  # fmt: skip
         self._version += 1
-        start_ts = self._pd.fetch_ts()
+        start_ts = self.pd.fetch_ts()
         self.known.begin(start_ts, 1)
         job_id = 1000 + self._version
         prewrite = build.build_prewrite(start_ts, LiveTransactions.build_key(start_ts), ddl_query=query.encode(),
                                         ddl_job_id=job_id, ddl_schema_state=PUBLIC)  # fmt: skip
         self._send_one(prewrite)
-        commit_ts = self._pd.fetch_ts()
+        commit_ts = self.pd.fetch_ts()
         self.known.end(start_ts, commit_ts)
         self._send_one(build.build_commit(prewrite, commit_ts))
         self.history.add(
             build_job_json(job_id, action, query, schema=(_DATABASE_ID, DB), table=table, version=self._version,
-                          start_ts=start_ts, finished_ts=self._pd.fetch_ts(), db_info=db_info, table_info=table_info)
+                          start_ts=start_ts, finished_ts=self.pd.fetch_ts(), db_info=db_info, table_info=table_info)
         )  # fmt: skip
         return commit_ts
 
@@ -262,6 +276,31 @@ class _Template:
         """Write each start_ts at its two offsets: as a varint, and inside the key."""
         _put(out, places[0], _encode_uvarints(starts, 9))
         _put(out, places[1], starts.astype(">u8").view(np.uint8).reshape(len(starts), 8))
+
+
+def build_large_prewrite(bulk: BulkLoad, start_ts: int, size: int) -> tuple[pb.Binlog, int, bytes]:
+    """The P of a transaction of about `size` bytes that inserts rows: (its fields without rows, rows, serialised)."""
+    template = bulk.build_row_template()
+    rows = size // (template.row.size + 2)
+    image = bulk.writer.build_block((RowRole("insert"),), 0, rows)[0][0]
+    fields = np.repeat(template.row[None], rows, axis=0)
+    bulk.put_image(fields, image, template.slots)
+    sequence = bytes((0x38, 0)) * rows
+    mutation = b"".join((template.table, fields.tobytes(), sequence))
+    head = build.build_prewrite(start_ts, LiveTransactions.build_key(start_ts))
+    value = b"".join((template.version, b"\x12", write_uvarint(len(mutation)), mutation))
+    plain = head.SerializeToString()
+    # Field 5 stands between the key and the DDL's numbers, which take two bytes each.
+    return head, rows, b"".join((plain[:-4], b"\x2a", write_uvarint(len(value)), value, plain[-4:]))
+
+
+class RowTemplate(NamedTuple):
+    """The bytes of an inserted row as a field of its mutation, the offsets of its values, and the fields before it."""
+
+    row: np.ndarray
+    slots: dict[str, int]
+    table: bytes
+    version: bytes
 
 
 def _build_table(table_id: int, name: str) -> WorkloadTable:

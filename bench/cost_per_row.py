@@ -46,6 +46,7 @@ from binlake.rules.topics import Dispatcher, Topics
 from binlake.spark_jobs.job.decoding import Decoder
 from binlake.spark_jobs.tables.landed import measure_landed
 from binlake.spark_jobs.tables.render import Renderer
+from binlake.spark_jobs.tables.statements import build_statement_table
 from binlake.statements import BatchLimits, TableStatements, build_images_from_maps
 from binlake.testkit.workload.tables import ID
 from binlake.tso import to_datetime
@@ -146,7 +147,7 @@ def _encode(schema: SchemaState, batches: list[pa.RecordBatch]) -> None:
 def _convert(changes: pa.Table, definitions: Mapping[SegmentTable, TableDef]) -> pa.Table:
     """Return rows of `statement`, as the convert stage makes them from the output of compact."""
     renderer = Renderer("0-1", definitions, "mariadb", BatchLimits(1000), plain=False)
-    return pa.concat_tables(renderer(0, changes))
+    return pa.concat_tables(build_statement_table("0-1", batches) for batches in renderer(0, changes))
 
 
 def build_landed(load: SysbenchLoad, *, whole: bool = False) -> tuple[BulkLoad, pa.Table, list[DdlJob]]:

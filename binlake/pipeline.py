@@ -19,7 +19,8 @@ class Stage:
     stage whose window it processes (None: it proposes one); `lock`: the lake's lock that it takes (empty: none);
     `reads`, `writes`: tables of the lake; `counts`: the table of `writes` whose rows it counts as its result;
     `needs_spark`: it may need a Spark session; `optional`: no stage waits for it, and the sink's position does not
-    depend on it; `is_in`: whether a Replication that has the sink has the stage.
+    depend on it; `keeps_versions`: its events have the versions of the tables that it wrote, so that a lost commit
+    is noticed; `is_in`: whether a Replication that has the sink has the stage.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Stage:
     counts: str = ""
     needs_spark: bool = True
     optional: bool = False
+    keeps_versions: bool = False
     is_in: Callable[[Any], bool] = _always
 
     @property
@@ -118,6 +120,7 @@ LAKE = Sink(
             bounds_from="plan",
             lock="landing",
             writes=("binlog", "schema_change"),
+            keeps_versions=True,
         ),
         Stage(
             "merge",
@@ -129,6 +132,7 @@ LAKE = Sink(
             reads=("binlog", "schema_change"),
             writes=("mutation", "ddl"),
             counts="mutation",
+            keeps_versions=True,
         ),
     ),
 )
@@ -197,6 +201,7 @@ MIRROR = Sink(
             bounds_from="land",
             lock="mirror",
             reads=("mutation", "ddl"),
+            keeps_versions=True,
         ),
     ),
     is_in=lambda replication: replication.mirror.enabled,
@@ -299,6 +304,11 @@ def list_locks(stages: Iterable[Stage]) -> tuple[str, ...]:
 def list_required_stages(sink: str) -> tuple[str, ...]:
     """The stages that a sink requires, in order."""
     return tuple(stage.name for stage in SINKS[sink].stages if not stage.optional)
+
+
+def list_stages_with_versions() -> tuple[str, ...]:
+    """The stages whose events say whether a table has lost a commit."""
+    return tuple(stage.name for stage in STAGES if stage.keeps_versions)
 
 
 def look_up_lock(table: str) -> str:

@@ -44,6 +44,7 @@ from binlake.lake.transactions import LandedTransaction, find_transaction
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.rows import read_mirror_texts
 from binlake.mirror.versions import IN_PART, MirrorState, MirrorVersions
+from binlake.pipeline import list_stages_with_versions
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
@@ -79,7 +80,7 @@ class Audit:
     def read_merged_range(self) -> tuple[int, int]:
         """The range (lo, hi] of landed and merged row changes. Raises LostRange if it is empty or lost a window."""
         lo, hi = self.read_landed_range()
-        require_all_windows(self.paths, self._log, ("land", "merge", "mirror"))
+        require_all_windows(self.paths, self._log, list_stages_with_versions())
         merged = self._log.find_greatest_hi("merge")
         return lo, min(hi, lo if merged is None else merged)
 

@@ -8,7 +8,7 @@ from binlake.dialect.bytewise import (
 )
 from binlake.dialect.classify import Classified, DdlKind, classify
 from binlake.dialect.collations import find_target_charset, find_target_collation, has_target_collation
-from binlake.dialect.ddltext import DdlText
+from binlake.dialect.createtable import DdlText
 from binlake.dialect.mapping import MappedDdl, build_inexpressible_error, map_ddl
 from binlake.dialect.names import StatementNames, find_session_db, put_target_names
 from binlake.dialect.routed import RoutedDdl

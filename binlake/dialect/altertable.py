@@ -129,14 +129,23 @@ def build_alter_statements(
         texts = alter.build_statements(specs, converted, has_time=bool(clock))
     else:
         texts = (render([*head, *join_list(specs)]),)
+    texts = _run_at_sources_time(texts, clock, added, ddl)
+    name, session = render(head[2:]).strip(), ddl.after.session
+    required = list_requirements(name, before, after, session) if before and after else []
+    required += require_no_unlogged_values(name, plain, after, session, dialect)
+    required += require_no_filled_operands(name, before, after, session, dialect)
+    return (*required, *texts, *(render([*head, *spec]) for spec in later))
+
+
+def _run_at_sources_time(
+    texts: tuple[str, ...], clock: Sequence[str], added: Sequence[ColumnInfo], ddl: RoutedDdl
+) -> tuple[str, ...]:
+    """`texts`, at the time `clock` with which the source filled a new column, or at that of its session if a default of
+    the new columns reads the clock."""
     moment = f"UNIX_TIMESTAMP({quote(clock[0])})" if clock else ddl.after.session.moment
     if len(clock) == 1 or (moment and not clock and any(map(reads_clock, added))):
-        texts = (f"SET SESSION timestamp = {moment}", *texts, "SET SESSION timestamp = DEFAULT")
-    name = render(head[2:]).strip()
-    required = list_requirements(name, before, after, ddl.after.session) if before and after else []
-    required += require_no_unlogged_values(name, plain, after, ddl.after.session, dialect)
-    required += require_no_filled_operands(name, before, after, ddl.after.session, dialect)
-    return (*required, *texts, *(render([*head, *spec]) for spec in later))
+        return (f"SET SESSION timestamp = {moment}", *texts, "SET SESSION timestamp = DEFAULT")
+    return texts
 
 
 def _find_added_columns(ddl: RoutedDdl) -> list[ColumnInfo]:

@@ -7,9 +7,9 @@ partitions, foreign keys, checks, and indexes that are no keys and on an express
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from binlake.base.dialects import Dialect
-from binlake.dialect.ddltext import DdlText
 from binlake.dialect.defaults import format_default
 from binlake.dialect.mapping import map_ddl
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
@@ -17,6 +17,20 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import PUBLIC
 from binlake.rows.schema.delta import DdlSide
 from binlake.statements.literal import quote, quote_name
+
+_NOTHING = DdlSide((), ())
+
+
+@dataclass(frozen=True)
+class DdlText:
+    """A `RoutedDdl`: `sql` has the target's names; `before` and `after` are empty unless the definitions are known."""
+
+    commit_ts: int
+    db: str
+    table: str
+    sql: str
+    before: DdlSide = _NOTHING
+    after: DdlSide = _NOTHING
 
 
 def build_create_statements(table: TableDef, dialect: Dialect, commit_ts: int) -> tuple[str, ...]:

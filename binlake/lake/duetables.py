@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from binlake.config.model import TargetSection
+from binlake.config.target import TargetSection
 from binlake.ddl.definitions import LandedDdl
 from binlake.ddl.rewrites import STAGE, find_rewritten_tables
 from binlake.lake.windowlog import WindowEvent, WindowLog

@@ -44,6 +44,7 @@ class Host(Protocol):
     """The interface of a server for its connections."""
 
     methods: dict[str, Handler]
+    take_views: set[str]
     limits: Limits
     assembly: Assembly
     clock: Callable[[], float]

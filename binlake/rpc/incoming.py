@@ -3,6 +3,8 @@ seldom as possible."""
 
 from __future__ import annotations
 
+from typing import cast
+
 from binlake.rpc import messages
 from binlake.rpc.assembly import LARGE, Assembly
 from binlake.rpc.call import Call
@@ -63,16 +65,18 @@ def _declare(call: Call, parts: list[bytes], limits: Limits, assembly: Assembly)
 
 
 def take_body(call: Call) -> list[bytes]:
-    """Remove the pieces of a complete request from the call, and join them."""
+    """Remove the pieces of a complete request from the call; a large message is a view of where it was received."""
     parts, call.parts = call.parts or [], None
     if call.large is None:
         return parts
     large, call.large = call.large, None
-    return [bytes(large[: messages.PREFIX_BYTES]), bytes(memoryview(large)[messages.PREFIX_BYTES :])]
+    view = memoryview(large).toreadonly()
+    # Only handlers that take views are given it; for all others it becomes bytes.
+    return [bytes(view[: messages.PREFIX_BYTES]), cast("bytes", view[messages.PREFIX_BYTES :])]
 
 
 def read_message(call: Call, parts: list[bytes], max_bytes: int) -> tuple[int, bytes]:
-    """The single message in the pieces of a gRPC request, after its flag. Raises RpcError."""
+    """The single message in the pieces of a gRPC request, after its flag; a large one as a view. Raises RpcError."""
     received = call.received
     if received < _PREFIX_BYTES:
         raise RpcError(Status.INTERNAL, "a unary request needs one message")

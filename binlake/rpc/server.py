@@ -52,6 +52,7 @@ class RpcServer:
     def __init__(self, *, http: HttpHandler | None = None, limits: Limits = _LIMITS, name: str = "rpc") -> None:
         self.limits = limits
         self.methods: dict[str, Handler] = {}
+        self.take_views: set[str] = set()
         self.health = Health()
         self.clock = time.monotonic
         self.assembly = Assembly(limits.assembly_bytes, lambda: self.clock())
@@ -68,9 +69,14 @@ class RpcServer:
 
     # methods
 
-    def add(self, path: str, handler: Handler) -> None:
-        """Serve the method `/package.Service/Method` by `handler` on the loop; see Handler."""
+    def add(self, path: str, handler: Handler, *, takes_views: bool = False) -> None:
+        """Serve the method `/package.Service/Method` by `handler` on the loop; see Handler.
+
+        `takes_views`: it is given a large message as a memoryview, which is not copied.
+        """
         self.methods[path] = handler
+        if takes_views:
+            self.take_views.add(path)
 
     def add_blocking(self, path: str, work: Callable[[bytes], bytes]) -> None:
         """Serve a unary method by `work(request) -> response` on a pool of threads."""

@@ -272,11 +272,14 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         self._handle(call, message)
 
     def _handle(self, call: Call, message: bytes) -> None:
+        path = call.request.path
+        if type(message) is not bytes and path not in self._host.take_views:
+            message = bytes(message)
         try:
-            self._host.methods[call.request.path](call, message)
+            self._host.methods[path](call, message)
         except Exception as error:
             # Only this call fails, not the connection with all other calls.
-            log.exception("handler_failed", method=call.request.path)
+            log.exception("handler_failed", method=path)
             call.fail(Status.UNKNOWN, f"{type(error).__name__}: {error}")
 
     def _send_http_answer(self, call: Call, answer: HttpResponse) -> None:

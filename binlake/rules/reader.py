@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -31,10 +30,12 @@ from binlake.rules.terms import (
     build_column_term,
     build_condition_term,
     build_constant,
+    change_text,
+    compare_json,
+    divide_integers,
     find_common_collation,
     find_weigher,
     pair_terms,
-    parse_plain_number,
     require_one_collation,
     unify_branches,
 )
@@ -110,7 +111,7 @@ class ExpressionReader:
         """<=>."""
         left, right = self.read_value(node.this), self.read_value(node.expression)
         if "json" in (left.kind, right.kind) and "null" not in (left.kind, right.kind):
-            return build_condition_term(partial(ev.is_truth, True, _compare_json(left, right)))
+            return build_condition_term(partial(ev.is_truth, True, compare_json(left, right)))
         return build_condition_term(
             partial(ev.compare_null_safe, *pair_terms(left, right, self._bytewise, ordered=False))
         )
@@ -120,7 +121,7 @@ class ExpressionReader:
         if "json" in (left.kind, right.kind) and "null" not in (left.kind, right.kind):
             if not equality:
                 raise Unsupported("JSON values cannot be ordered here: use the text (->>)")
-            program = _compare_json(left, right)
+            program = compare_json(left, right)
             return program if kind is exp.EQ else partial(ev.evaluate_not, program)
         return partial(
             ev.compare_values, _COMPARISONS[kind], *pair_terms(left, right, self._bytewise, ordered=not equality)
@@ -205,7 +206,7 @@ class ExpressionReader:
         """+ - * / DIV %; a division by zero gives NULL."""
         left, right = as_number(self.read_value(node.this)), as_number(self.read_value(node.expression))
         if isinstance(node, exp.IntDiv):
-            return _divide_integers(left, right)
+            return divide_integers(left, right)
         if "real" in (left.kind, right.kind):
             return Term(partial(ev.calculate, _REAL[type(node)], as_real(left), as_real(right)), "real")
         if isinstance(node, exp.Div):
@@ -292,7 +293,7 @@ class ExpressionReader:
         """LOWER, UPPER."""
         inner = self._read_text(node.this)
         change = ev.lower if isinstance(node, exp.Lower) else ev.upper
-        return _change_text(inner, change)
+        return change_text(inner, change)
 
     def read_trim(self, node: exp.Trim) -> Term:
         """TRIM, LTRIM, RTRIM, TRIM(LEADING 'x' FROM y)."""
@@ -306,7 +307,7 @@ class ExpressionReader:
         sides = ends.get(str(node.args.get("position") or "").upper())
         if sides is None:
             raise Unsupported(f"`{node.sql('mysql')}` is not supported")
-        return _change_text(inner, partial(ev.trim, what, *sides))
+        return change_text(inner, partial(ev.trim, what, *sides))
 
     def read_length(self, node: exp.Length) -> Term:
         """LENGTH in bytes, CHAR_LENGTH in characters."""
@@ -337,29 +338,6 @@ class ExpressionReader:
         if inner.kind != "text":
             raise Unsupported(f"`{node.sql('mysql')}` is a {inner.kind}, not a text")
         return inner
-
-
-def _change_text(inner: Term, change: Callable[[str], str]) -> Term:
-    changed = replace(inner, program=partial(ev.apply_unless_null, change, inner.program), literal=None)
-    return replace(changed, ordinal=None, named=False, set_names=())
-
-
-def _divide_integers(left: Term, right: Term) -> Term:
-    if "real" in (left.kind, right.kind):
-        raise Unsupported("DIV needs exact numbers here")
-    return Term(partial(ev.calculate, ev.divide_exact, left.program, right.program), "int")
-
-
-def _compare_json(left: Term, right: Term) -> ev.Program:
-    value, wanted = (left, right) if left.kind == "json" else (right, left)
-    given = wanted.literal
-    if wanted.kind == "text" and isinstance(given, str):
-        expected: str | float = given
-    elif wanted.kind in NUMBERS and isinstance(given, int | float | Decimal):
-        expected = float(parse_plain_number(str(given)) if not isinstance(given, float) else given)
-    else:
-        raise Unsupported("a JSON value is compared with a constant number or text here")
-    return partial(ev.apply_unless_null, partial(doc.equals, expected), value.program)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from binlake.rows.codec.values import show_member_text
 from binlake.rows.codec.writers import derive_decimal_layout, parse_flat_number
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
+from binlake.rules import documents as doc
 from binlake.rules import evaluate as ev
 from binlake.rules.collations import has_order, look_up_weigher, resolve_collation
 
@@ -70,6 +71,32 @@ class Term:
 def build_constant(value: str | bytes | int | Decimal | float, kind: Kind, scale: int = 0) -> Term:
     """A constant."""
     return Term(partial(ev.evaluate_constant, value), kind, value, scale)
+
+
+def change_text(inner: Term, change: Callable[[str], str]) -> Term:
+    """`inner` with its text changed: no constant and no ENUM or SET any more."""
+    changed = replace(inner, program=partial(ev.apply_unless_null, change, inner.program), literal=None)
+    return replace(changed, ordinal=None, named=False, set_names=())
+
+
+def divide_integers(left: Term, right: Term) -> Term:
+    """`left` DIV `right`. Raises Unsupported for floating-point numbers."""
+    if "real" in (left.kind, right.kind):
+        raise Unsupported("DIV needs exact numbers here")
+    return Term(partial(ev.calculate, ev.divide_exact, left.program, right.program), "int")
+
+
+def compare_json(left: Term, right: Term) -> ev.Program:
+    """Whether a JSON value equals a constant. Raises Unsupported for anything else than a number or a text."""
+    value, wanted = (left, right) if left.kind == "json" else (right, left)
+    given = wanted.literal
+    if wanted.kind == "text" and isinstance(given, str):
+        expected: str | float = given
+    elif wanted.kind in NUMBERS and isinstance(given, int | float | Decimal):
+        expected = float(parse_plain_number(str(given)) if not isinstance(given, float) else given)
+    else:
+        raise Unsupported("a JSON value is compared with a constant number or text here")
+    return partial(ev.apply_unless_null, partial(doc.equals, expected), value.program)
 
 
 def build_condition_term(program: ev.Program) -> Term:

@@ -51,13 +51,5 @@ def restore_checked_batch(row: Mapping[str, Any]) -> StatementBatch:
             hint="the stored statements were changed: restore them (a Delta table by time travel), or run convert"
             " again",
         )
-    return restore_batch(row)
-
-
-def restore_batch(row: Mapping[str, Any]) -> StatementBatch:
-    """Restore the batch that `convert_batch_to_row` wrote, without checking its text.
-
-    For rows that never left this process.
-    """
-    sql, expect = tuple(row[Statement.SQL]), tuple(row[Statement.EXPECT])
-    return StatementBatch(**{**row, "phase": Phase(row[Statement.PHASE]), "sql": sql, "expect": expect})
+    phase, expect = Phase(row[Statement.PHASE]), tuple(row[Statement.EXPECT])
+    return StatementBatch(**{**row, "phase": phase, "sql": tuple(sql), "expect": expect})

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from binlake.base.dialects import Dialect
-from binlake.config.model import TargetSection
+from binlake.config.target import TargetSection
 from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions
 from binlake.dialect.replacement import empties_table, find_replaced_names
 from binlake.errors import Permanent

@@ -56,7 +56,7 @@ class PayloadLayout(NamedTuple):
 def parse_binlog(payload: bytes) -> Binlog:
     """The binlog in `payload`. Raises WireError."""
     try:
-        return Binlog.FromString(payload)
+        return Binlog.FromString(bytes(payload))
     except DecodeError as error:
         raise WireError("the payload is not a binlog", where={"bytes": len(payload), "reason": error}) from None
 
@@ -81,7 +81,7 @@ def normalise(payload: bytes) -> tuple[Head, bytes]:
 
 
 def parse_layout(payload: bytes) -> PayloadLayout | None:
-    """The layout of `payload`; None when it is not plain."""
+    """The layout of `payload`, which may be a view; None when it is not plain."""
     values: dict[int, int] = {}
     key, cut, at, last = b"", 0, 0, 0
     try:
@@ -94,7 +94,7 @@ def parse_layout(payload: bytes) -> PayloadLayout | None:
             if at - begin > 1 and not payload[at - 1]:
                 return None  # longer than the form that Go writes
             if kind == _BYTES:
-                key = payload[at : at + value] if number == 4 else key
+                key = bytes(payload[at : at + value]) if number == 4 else key
                 at += value
             values[number], last = value, number
             cut = at if number <= 4 else cut
@@ -136,7 +136,7 @@ def _build_head(tp: int, start_ts: int, commit_ts: int, key: bytes, payload: byt
     kind = KINDS.get(tp, _OTHER)
     if kind is _PREWRITE:
         return _new_head((kind, start_ts, commit_ts, key))
-    if kind is _ROLLBACK and payload.endswith(PROOF):
+    if kind is _ROLLBACK and payload[-len(PROOF) :] == PROOF:
         kind = EntryKind.PROVEN_ROLLBACK
     return _new_head((kind, start_ts, commit_ts, b""))
 

@@ -55,7 +55,7 @@ class LeanServer:
         self._waiting = WaitingWrites(_WAITING_BYTES)
         self._retrying = self._checking = False
         service.on_batch(self._on_batch)
-        self.rpc.add("/binlog.Pump/WriteBinlog", self._write)
+        self.rpc.add("/binlog.Pump/WriteBinlog", self._write, takes_views=True)
         self.rpc.add("/binlake.wire.PumpAdmin/WriteBinlogs", self._write_many)
         self._pulls = Pulls(service, self.rpc)
         self.rpc.add("/binlog.Pump/PullBinlogs", self._pull)
@@ -184,11 +184,11 @@ class LeanServer:
 
 
 def _read_write(message: bytes) -> tuple[int, bytes]:
-    """clusterID and payload of a WriteBinlogReq. Raises DecodeError."""
+    """clusterID and payload of a WriteBinlogReq; that of a large one is a view of `message`. Raises DecodeError."""
     fields = _split_fields(message) if len(message) >= _LARGE else None
     if fields is not None:
         return fields
-    request = WriteBinlogReq.FromString(message)
+    request = WriteBinlogReq.FromString(bytes(message))
     return request.clusterID, request.payload
 
 

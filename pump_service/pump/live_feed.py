@@ -13,12 +13,13 @@ from typing import Protocol
 
 from binlake.errors import BinlakeError
 from binlake.pump_service.pump.chunks import split_into_frames
-from binlake.pump_service.pump.pull import StreamReader, catch_up
+from binlake.pump_service.pump.pull import NotNow, StreamReader, catch_up
 from binlake.pump_service.pump.service import PumpService
+from binlake.pump_service.pump.stored_transaction import StoredTransaction
 from binlake.pump_service.pump.transaction_batch import TransactionBatch
 from binlake.rpc import Call, Status
 from binlake.rpc.sparinglog import SparingLog
-from binlake.wire.blocks import ASKED
+from binlake.wire.blocks import ASKED, PARTS_ASKED
 
 log = SparingLog()
 
@@ -31,14 +32,20 @@ _LOOK_S = 1.0
 
 class Puller:
     """One PullBinlogs call. `last`: the commit_ts up to which everything is sent; `unsent`: bytes sent that the client
-    has not taken; `taken`: bytes it has taken; `blocks`: it accepts many binlogs in one message."""
+    has not taken; `taken`: bytes it has taken; `blocks`: it accepts many binlogs in one message; `parts`: and a large
+    one in many; `large`: the one above `last` that is being sent so."""
 
-    __slots__ = ("alive", "began", "blocks", "call", "last", "moved_at", "parked", "taken", "unsent", "well")
+    __slots__ = (
+        "alive", "began", "blocks", "call", "large", "last", "moved_at", "parked", "parts", "taken", "unsent", "well",
+    )  # fmt: skip
 
     def __init__(self, call: Call, after_ts: int) -> None:
         self.call = call
         name, value = ASKED
         self.blocks = call.request.headers.get(name) == value
+        name, value = PARTS_ASKED
+        self.parts = self.blocks and not call.request.gzip and call.request.headers.get(name) == value
+        self.large: StoredTransaction | None = None
         self.last = after_ts
         self.unsent = self.taken = 0
         self.alive = self.well = True
@@ -140,6 +147,7 @@ class LiveFeed:
     def _run(self) -> None:
         service = self._pulls.service
         reader = service.build_reader()
+        reader.before_large = _refuse_large
         while not self._stopped.is_set():
             with self._changed:
                 self._changed.wait_for(lambda: self._members or self._ahead or self._stopped.is_set())
@@ -166,11 +174,22 @@ class LiveFeed:
                     break
                 at = last
                 taken += len(batch)
+        except NotNow:
+            self._leave_to_readers(at)
         except Exception as error:
             if not isinstance(error, BinlakeError):
                 log.exception("pull_broke")
             self._fail_all(error)
         return taken
+
+    def _leave_to_readers(self, at: int) -> None:
+        """A large binlog follows: each puller is sent it alone, as it accepts it, and then joins again."""
+        with self._changed:
+            if self._at != at:
+                return
+            left, self._members = list(self._members), {}
+        for puller in left:
+            self._pulls.read_later(puller)
 
     def _feed(self, at: int, last: int, batch: TransactionBatch) -> bool:
         """Hand `batch`, all in (at, last], to all pullers; False when none waits at `at` any more."""
@@ -213,6 +232,10 @@ class LiveFeed:
             failed, self._members = list(self._members), {}
         for puller in failed:
             self._pulls.fail(puller, error)
+
+
+def _refuse_large(_size: int) -> None:
+    raise NotNow
 
 
 def _build_frames(batch: TransactionBatch, puller: Puller) -> list[bytes]:

@@ -22,6 +22,7 @@ from binlake.pump_service.pump.ranges import Ints, StretchBytes, read_block
 from binlake.pump_service.pump.record import Pointer
 from binlake.pump_service.pump.sorter import EntryKind
 from binlake.pump_service.pump.storage import PumpStorage
+from binlake.pump_service.pump.stored_transaction import StoredTransaction
 from binlake.pump_service.pump.transaction_batch import TransactionBatch
 from binlake.wire.binlog_pb2 import Commit, Prewrite
 
@@ -85,10 +86,12 @@ class StreamReader:
     until its C comes.
 
     `before_large(bytes)` is called before a binlog of many MiB is read, the first of its batch; it may raise NotNow.
+    `in_parts`: such a binlog is not read, but becomes the `large` of its batch, which ends with it.
     """
 
-    def __init__(self, storage: PumpStorage) -> None:
+    def __init__(self, storage: PumpStorage, *, in_parts: bool = False) -> None:
         self.before_large: Callable[[int], None] = lambda _: None
+        self._in_parts = in_parts
         self.storage = storage
         self._tails: dict[int, bytes] = {}  # the bytes after field 4 of each plain P
         self._bytes = 0
@@ -176,6 +179,11 @@ class StreamReader:
         if pointer is not None and (length := self.storage.records.peek(pointer, 0)[0]) > _CACHE_BYTES:
             if self.taken:
                 raise NotNow  # so that a batch holds only one large binlog
+            if self._in_parts:
+                large = StoredTransaction.find(self.storage.records, commit, commit_ts, start_ts, pointer)
+                if large is not None:
+                    self.found.large, self.taken = large, 1
+                    raise NotNow
             self.before_large(length)
         prewrite = b"" if pointer is None else self.storage.read(pointer)
         if not prewrite or parse_head(prewrite).kind is not EntryKind.PREWRITE:

@@ -14,16 +14,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from binlake.errors import BinlakeError, ConfigError, LostRange, Transient
+from binlake.errors import BinlakeError, ConfigError, LostRange, Transient, WireError
 from binlake.pump_service.pump.chunks import split_into_frames
 from binlake.pump_service.pump.live_feed import LiveFeed, Puller
 from binlake.pump_service.pump.pull import NotNow, catch_up
 from binlake.pump_service.pump.service import PumpService
+from binlake.pump_service.pump.stored_transaction import StoredTransaction
 from binlake.pump_service.pump.transaction_batch import TransactionBatch
 from binlake.rpc import Call, RpcServer, Status
 from binlake.rpc.fair import choose_slot_to_free
 from binlake.rpc.frames import Code
 from binlake.rpc.sparinglog import SparingLog
+from binlake.wire.blocks import PART_BYTES
 
 log = SparingLog()
 
@@ -148,7 +150,9 @@ class Pulls:
         def is_gone() -> bool:
             return not (puller.alive and self.service.serving)
 
-        reader = self.service.build_reader()
+        if puller.large is not None and not self._send_large(puller, puller.large):
+            return False
+        reader = self.service.build_reader(in_parts=puller.parts)
         with contextlib.ExitStack() as turn_ends:
             reader.before_large = partial(self._wait_for_large_turn, puller, turn_ends)
             try:
@@ -169,6 +173,12 @@ class Pulls:
     def _send_all(self, puller: Puller, batches: Iterator[tuple[int, TransactionBatch]]) -> bool:
         turn, worked = time.monotonic(), time.thread_time()
         for last, batch in batches:
+            if batch.large is not None:
+                puller.large = batch.large
+                if not self._send_large(puller, batch.large):
+                    return False
+                worked = time.thread_time()
+                continue
             for ts, frames in split_into_frames(batch, puller.call, blocks=puller.blocks):
                 if not self._wait_until_room(puller, sum(map(len, frames))):
                     self._wait_for_room(puller)
@@ -181,6 +191,27 @@ class Pulls:
             if self._queued and time.monotonic() - turn > _TURN_S:
                 self.read_later(puller)
                 return False
+        return True
+
+    def _send_large(self, puller: Puller, large: StoredTransaction) -> bool:
+        """Send the next parts of `large`; False when another turn continues with those that are left."""
+        turn, worked = time.monotonic(), time.thread_time()
+        while not large.is_sent:
+            if self._queued and time.monotonic() - turn > _TURN_S:
+                self.read_later(puller)
+                return False
+            if not self._wait_until_room(puller, PART_BYTES):
+                self._wait_for_room(puller)
+                return False
+            try:
+                frames = large.read_next()
+            except (WireError, LostRange) as error:
+                self.service.note_pull_fault(puller.last, error)
+                raise
+            self.send([(puller, frames)])
+            self.pace(time.thread_time() - worked)
+            worked = time.thread_time()
+        puller.last, puller.large = large.commit_ts, None
         return True
 
     def _wait_until_room(self, puller: Puller, size: int) -> bool:

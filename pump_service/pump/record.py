@@ -112,9 +112,9 @@ class RecordFrame:
     def encode_header(self, payload: bytes, offset: int, back: int) -> bytes:
         """The header of a payload to be written at `offset`, in a write that began `back` bytes before."""
         if not self.begin:
-            return OLD_RECORD.pack(MAGIC, len(payload), google_crc32c.value(payload))
+            return OLD_RECORD.pack(MAGIC, len(payload), extend_crc(0, payload))
         seed = (self.salt + offset + back * BACK_FACTOR) & _U32
-        return RECORD.pack(self.marker, len(payload), google_crc32c.extend(seed, payload), back)
+        return RECORD.pack(self.marker, len(payload), extend_crc(seed, payload), back)
 
     def encode_footer(self, max_ts: int, offset: int) -> bytes:
         """The bytes that seal a file whose greatest ts is `max_ts` at `offset`, its end."""
@@ -147,7 +147,11 @@ class RecordFrame:
         if len(payload) != expected.length:
             raise self._build_damage_error(f"record is cut off: {len(payload)} of {expected.length} bytes", offset)
         if google_crc32c.extend(expected.seed, payload) != expected.crc:
-            raise self._build_damage_error("the record's crc does not match", offset)
+            raise self.build_crc_error(offset)
+
+    def build_crc_error(self, offset: int) -> WireError:
+        """The error for a record at `offset` whose bytes are not those that were written."""
+        return self._build_damage_error("the record's crc does not match", offset)
 
     def build_where(self, offset: int) -> dict[str, object]:
         """`offset` of this file, for the `where` of an error."""
@@ -155,6 +159,15 @@ class RecordFrame:
 
     def _build_damage_error(self, message: str, offset: int) -> WireError:
         return WireError(message, where=self.build_where(offset))
+
+
+def extend_crc(crc: int, payload: bytes) -> int:
+    """The crc after the bytes of `payload`, which may be a view."""
+    if isinstance(payload, bytes):
+        return int(google_crc32c.extend(crc, payload))
+    for begin in range(0, len(payload), _WINDOW):
+        crc = int(google_crc32c.extend(crc, bytes(payload[begin : begin + _WINDOW])))
+    return crc
 
 
 def build_head(fid: int, previous_end: int) -> tuple[bytes, RecordFrame]:

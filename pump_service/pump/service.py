@@ -174,9 +174,13 @@ class PumpService:
             raise ConfigError("startFrom.offset is negative", where={"offset": after_ts})
         self._storage.check_recovered()
 
-    def build_reader(self) -> StreamReader:
-        """A reader for pull.catch_up()."""
-        return StreamReader(self._storage)
+    def build_reader(self, *, in_parts: bool = False) -> StreamReader:
+        """A reader for pull.catch_up(); `in_parts` as there."""
+        return StreamReader(self._storage, in_parts=in_parts)
+
+    def note_pull_fault(self, at: int, error: BinlakeError) -> None:
+        """A pull cannot pass `at`: Info shows why."""
+        self._storage.pull_fault.record(at, error)
 
     @property
     def watermark(self) -> int:

@@ -8,6 +8,7 @@ content. The latest timestamps are held in memory; older ones are looked up in t
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 
 from binlake.errors import LostRange, Permanent, Transient
 from binlake.pump_service.pump.heads import Head, parse_head
@@ -19,6 +20,7 @@ from binlake.pump_service.pump.vlog import ValueLog
 _GENERATION = 1 << 15  # the least number held in memory
 _PREWRITE = EntryKind.PREWRITE
 _MASK = (1 << 63) - 1
+_HASHED_BYTES = 64 << 10
 _MOST = 1 << 18  # the greatest number, however far the index is behind
 
 
@@ -50,7 +52,7 @@ class TimestampClaims:
         """
         kind, start_ts, commit_ts, _ = head
         if kind is _PREWRITE:
-            key, identity = start_ts, ~(hash(payload) & _MASK)
+            key, identity = start_ts, _identify(payload)
         else:
             key, identity = commit_ts, start_ts
         if key <= 0:
@@ -97,4 +99,11 @@ class TimestampClaims:
         except LostRange:
             return None  # collected
         head = parse_head(payload)
-        return ~(hash(payload) & _MASK) if head.kind is _PREWRITE else head.start_ts
+        return _identify(payload) if head.kind is _PREWRITE else head.start_ts
+
+
+def _identify(payload: bytes) -> int:
+    """A negative number, in all probability of this P alone. A view has no hash."""
+    if len(payload) <= _HASHED_BYTES:
+        return ~(hash(payload) & _MASK)
+    return ~(int.from_bytes(blake2b(payload, digest_size=8).digest()) & _MASK)

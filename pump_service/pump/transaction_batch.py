@@ -10,21 +10,26 @@ import operator
 import numpy as np
 
 from binlake.pump_service.pump.ranges import Ints
+from binlake.pump_service.pump.stored_transaction import StoredTransaction
 
 Transaction = tuple[int, int, bytes]
 """(start_ts, commit_ts, payload: the complete C, or a fake as stored)."""
 
 
 class TransactionBatch:
-    """Transactions in ascending commit_ts; new ones are added at the end."""
+    """Transactions in ascending commit_ts; new ones are added at the end.
+
+    `large`: the only transaction of the batch, if it is sent from the value log; then the batch is not empty.
+    """
 
     def __init__(self) -> None:
+        self.large: StoredTransaction | None = None
         self._starts: list[Ints] = []
         self._commits: list[Ints] = []
         self._pieces: list[bytes] = []
 
     def __len__(self) -> int:
-        return len(self._pieces) >> 1
+        return len(self._pieces) >> 1 if self.large is None else 1
 
     def add(self, start_ts: int, commit_ts: int, payload: bytes) -> None:
         """Add a transaction."""

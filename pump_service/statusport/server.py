@@ -118,7 +118,7 @@ class StatusServer:
         return self._is_ending
 
     def answer(self, target: str) -> str | None:
-        """The body for the request target, or None for an unknown path. Raises BadRequest."""
+        """The body for the request target, or None for an unknown path. Raises BadStatusRequest."""
         parts = urlsplit(target)
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         if parts.path == "/status":

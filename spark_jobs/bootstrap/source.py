@@ -11,7 +11,8 @@ from pymysql.constants import ER
 
 from binlake.base.sections.security import SqlSecurity
 from binlake.base.sqllink import SqlLink, build_tls_arguments
-from binlake.config.model import Replication, SourceSql
+from binlake.config.model import Replication
+from binlake.config.source import SourceSql
 from binlake.errors import BinlakeError, ConfigError, LostRange, SourceRefused, SourceUnavailable
 from binlake.mysqlbinlog.tablerows.link import Link, ask
 

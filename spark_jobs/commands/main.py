@@ -35,7 +35,8 @@ from binlake.spark_jobs.job.results import (
     build_outcome,
     write_outcome,
 )
-from binlake.spark_jobs.job.runner import run_stage, run_window
+from binlake.spark_jobs.job.runner import run_window
+from binlake.spark_jobs.job.stagerun import run_stage
 
 log = structlog.get_logger(__name__)
 

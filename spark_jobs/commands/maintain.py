@@ -49,7 +49,7 @@ from binlake.lake.tables import (
 )
 from binlake.mirror import MirrorVersions
 from binlake.mirror.replica import Replica
-from binlake.pipeline import BY_NAME, look_up_lock
+from binlake.pipeline import BY_NAME, list_stages_with_versions, look_up_lock
 from binlake.spark_jobs.engine.engine import Engine
 from binlake.spark_jobs.engine.inorder import OrderedRows, cut_in_order
 from binlake.spark_jobs.engine.rows import FileRows
@@ -122,7 +122,7 @@ def maintain(ctx: StageContext, tell: Tell = tell_nobody) -> list[Maintained]:
     if landed is None:
         return []
     # Rewriting a table that has lost a commit would take the lost commit's version, and hide the loss.
-    require_all_windows(ctx.paths, ctx.windows, ("land", "merge", "mirror"))
+    require_all_windows(ctx.paths, ctx.windows, list_stages_with_versions())
     steps: list[tuple[str, Callable[[], Maintained]]] = [
         ("window", lambda: _build_maintained("window", ctx.windows.tidy())),
         ("pump_member", lambda: _build_maintained("pump_member", MemberTable(ctx.paths).tidy())),

@@ -16,7 +16,7 @@ import structlog
 
 from binlake.base.lakecolumns import OfSegment, Statement
 from binlake.config import Replication
-from binlake.config.model import TargetSection
+from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, ImmutableWindow
 from binlake.lake.dataset import open_dataset
 from binlake.lake.opentable import load_table, open_table
@@ -28,7 +28,7 @@ from binlake.spark_jobs.engine.lakerows import list_history_rows, list_window_ro
 from binlake.spark_jobs.engine.rows import HeldRows, Rows
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.results import Bounds, StageResult
-from binlake.spark_jobs.job.runner import run_stage
+from binlake.spark_jobs.job.stagerun import run_stage
 from binlake.spark_jobs.tables.again import derive_net_again, render_again
 from binlake.spark_jobs.tables.compacted import read_newest
 from binlake.spark_jobs.tables.pinned import compute_rows_digest, read_target_position

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from binlake.base.arguments import add_output
 from binlake.config import Replication, load_replication
-from binlake.config.model import RelaySection
+from binlake.config.target import RelaySection
 from binlake.errors import CheckpointConflict, ConfigError, LostRange
 from binlake.lake.paths import LakePaths
 from binlake.spark_jobs.job.arguments import add_job, add_where
@@ -112,7 +112,7 @@ def recover(
 def _from_lake(
     replication: Replication, verdict: RecoverVerdict, build_own_context: ContextBuilder, *, roll_forward: bool
 ) -> list[StageResult]:
-    from binlake.spark_jobs.job.runner import run_stage
+    from binlake.spark_jobs.job.stagerun import run_stage
 
     # The lake is the durable copy: relay files would add nothing to an open window, and their folder may be gone.
     ctx = build_own_context(replication.model_copy(update={"relay": RelaySection()}))
@@ -141,7 +141,8 @@ def _roll_forward_result(results: list[StageResult], roll_forward: bool) -> str:
 def _roll_forward(ctx: StageContext, reached: int) -> list[StageResult]:
     """Apply everything landed above `reached` (the checkpoint), after a merge if that was not done."""
     from binlake.spark_jobs.commands.restore import SINK_STAGES
-    from binlake.spark_jobs.job.runner import run_sink, run_stage
+    from binlake.spark_jobs.job.runner import run_sink
+    from binlake.spark_jobs.job.stagerun import run_stage
 
     landed = ctx.windows.find_landed_ts()
     if landed is None or landed <= reached:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from binlake.base.lakecolumns import Change
-from binlake.config.model import TargetSection
+from binlake.config.target import TargetSection
 from binlake.ddl.definitions import SegmentTable
 from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.spark_jobs.engine.blocks import RowStore
@@ -83,10 +83,11 @@ def _render_blocks(
     ctx: StageContext, engine: Engine, renderer: Renderer, net: NetRows, *, leaves_out: bool
 ) -> Rendered:
     """The statements of the rows of a full load, from their blocks. Raises Permanent, SchemaError."""
-    tables = render_blocks(renderer, net.blocks)
+    groups = render_blocks(renderer, net.blocks)
     if leaves_out and not renderer.accepted:
-        return hold_statements(tables, net.fold)
-    return write_statements(tables, ctx.paths.locate_table(STATEMENT.name), engine.build_keeper(), net.fold)
+        return hold_statements(groups, net.fold)
+    folder = ctx.paths.locate_table(STATEMENT.name)
+    return write_statements(renderer.window, groups, folder, engine.build_keeper(), net.fold)
 
 
 def _list_groups(

@@ -17,7 +17,7 @@ from binlake.base.dialects import Dialect
 from binlake.base.lakecolumns import Mutation
 from binlake.changes.net import RowEvent
 from binlake.changes.ordered import ChangeKeys, OrderedChange, OrderedPlan, PlanOptions, RowForms
-from binlake.config.model import TargetSection
+from binlake.config.target import TargetSection
 from binlake.ddl.definitions import SegmentTable, require_definition
 from binlake.errors import ConfigError
 from binlake.lake.mutations import find_touched_tables
@@ -30,7 +30,6 @@ from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.tables.compacted import Compacted
 from binlake.spark_jobs.tables.held import list_mutation_parts
 from binlake.spark_jobs.tables.rendered import Rendered, write_statements
-from binlake.spark_jobs.tables.statements import build_statement_table
 from binlake.statements import BatchLimits, StatementBatch
 from binlake.target.definitions.forms import Name
 
@@ -38,7 +37,7 @@ _ORDER = (Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ)
 _COLUMNS = [*_ORDER, Mutation.DB, Mutation.TABLE, Mutation.OP, Mutation.BEFORE, Mutation.AFTER]
 _NAMES = [Mutation.DB, Mutation.TABLE, Mutation.SOURCE_DB, Mutation.SOURCE_TABLE]
 _PLACES = [Mutation.DB, Mutation.TABLE, Mutation.COMMIT_TS]
-_BATCHES_A_TABLE = 64
+_BATCHES_A_GROUP = 64
 _ALL = 1 << 62
 """Bytes of one task: all of them."""
 
@@ -71,8 +70,8 @@ class _PlanTask:
     keeper: Keeper
 
     def __call__(self, rows: OrderedRows) -> Rendered:
-        batches = self.planner(rows.read(_COLUMNS, _ORDER))
-        return write_statements((pa.Table.from_batches([batch]) for batch in batches), self.folder, self.keeper)
+        groups = self.planner(rows.read(_COLUMNS, _ORDER))
+        return write_statements(self.planner.window, groups, self.folder, self.keeper)
 
 
 def _find_names(rows: Rows) -> set[tuple[Name, Name]]:
@@ -111,7 +110,7 @@ def require_nothing_kept(tables: Iterable[TableDef]) -> None:
 
 @dataclass(frozen=True)
 class Planner:
-    """Turns all changes of a window, in order, into rows of `statement`, in one worker. `tables`: by place."""
+    """Turns all changes of a window, in order, into batches of statements, in one worker. `tables`: by place."""
 
     window: str
     starts: tuple[int, ...]
@@ -120,11 +119,11 @@ class Planner:
     options: PlanOptions
     safe: bool
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[StatementBatch]]:
         """Raises SchemaError, Permanent."""
         planned = self._plan_batches(batches)
-        while some := list(islice(planned, _BATCHES_A_TABLE)):
-            yield from build_statement_table(self.window, some).to_batches()
+        while some := list(islice(planned, _BATCHES_A_GROUP)):
+            yield some
 
     def _plan_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[StatementBatch]:
         current, plan = -1, OrderedPlan(-1, self.options)

@@ -8,15 +8,14 @@ one that may be applied (R-16, R-18, R-62).
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import astuple, replace
 
-import pyarrow as pa
 import structlog
 
 from binlake.base import rowhash
-from binlake.config.model import TargetSection
+from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict, ImmutableWindow, TargetRefused
 from binlake.lake.opentable import open_known
 from binlake.lake.tables import CHANGE, STATEMENT
@@ -39,7 +38,7 @@ from binlake.spark_jobs.tables.pinned import (
 )
 from binlake.spark_jobs.tables.rendered import Rendered, write_statements
 from binlake.spark_jobs.tables.sinks import SinkWindow, commit_note
-from binlake.spark_jobs.tables.statements import LakeStatements, build_statement_table, read_statements
+from binlake.spark_jobs.tables.statements import HeldBatch, LakeStatements, read_statements
 from binlake.statements import BatchLimits, StatementBatch
 from binlake.statements.digests import compute_digest_of_index
 from binlake.target import TargetSession
@@ -117,8 +116,7 @@ def _derive(ctx: StageContext, given: Compacted) -> Converted:
         require_pinned_cuts(pinned, window.segments.starts)
         if pinned.limits:
             net = given.net or derive_net_again(ctx, window, given.manifest, pinned.change)
-            rows = render_again(ctx, window, target, pinned, net).rows
-            again = read_statements(ctx, window, target, rows)
+            again = read_statements(ctx, window, target, render_again(ctx, window, target, pinned, net).held)
             return Converted(given, "", again, pinned.safe_mode, 0, 0, limits=pinned.limits)
     ddls, skipped = _build_ddl_batches(ctx, window, target, given.position.aside)
     if pinned is not None:
@@ -127,8 +125,8 @@ def _derive(ctx: StageContext, given: Compacted) -> Converted:
             require_pinned_texts(window.cuts, ddls, statements.list_ddls())
             return Converted(given, "", statements, pinned.safe_mode, len(ddls), skipped)
     forms = _choose_forms(ctx, given)
-    change, rows, limits = _write(ctx, given, ddls, target, plain=forms == "plain")
-    statements = read_statements(ctx, window, target, rows)
+    change, held, limits = _write(ctx, given, ddls, target, plain=forms == "plain")
+    statements = read_statements(ctx, window, target, held)
     return Converted(given, change, statements, forms, len(ddls), skipped, limits=limits)
 
 
@@ -144,10 +142,10 @@ def _choose_forms(ctx: StageContext, given: Compacted) -> str:
 
 def _write(
     ctx: StageContext, given: Compacted, ddls: list[StatementBatch], target: TargetSection, *, plain: bool
-) -> tuple[str, pa.Table | None, tuple[int, ...]]:
+) -> tuple[str, Sequence[HeldBatch] | None, tuple[int, ...]]:
     """Write the rows (which must match the pinned ones, if any), unless only this process needs them.
 
-    Returns the digest of `change`, the rows if this process has them, and the limits of `ApplyManifest`.
+    Returns the digest of `change`, the batches if this process has them, and the limits of `ApplyManifest`.
     """
     window, pinned = given.window, given.pinned
     bounds, folder = window.bounds, ctx.paths.locate_table(STATEMENT.name)
@@ -165,14 +163,12 @@ def _write(
     if leaves_out and not rendered.parts:
         if ctx.windows.read_apply_manifests(bounds.lo, bounds.hi):
             replace_window(ctx.paths, STATEMENT, bounds.window, (), commit_note(ctx, "convert", bounds))
-        return change, rendered.rows, astuple(limits)
-    made = Rendered.join(
-        [rendered, write_statements([build_statement_table(bounds.window, ddls)], folder, Keeper(HELD_BYTES))]
-    )
+        return change, rendered.held, astuple(limits)
+    made = Rendered.join([rendered, write_statements(bounds.window, [ddls], folder, Keeper(HELD_BYTES))])
     if pinned is not None:
         require_pinned(STATEMENT.name, bounds, pinned.statement, compute_digest_of_index(made.index.to_pylist()))
     replace_window(ctx.paths, STATEMENT, bounds.window, made.parts, commit_note(ctx, "convert", bounds))
-    return change, made.rows, ()
+    return change, made.held, ()
 
 
 def _may_leave_out(ctx: StageContext, given: Compacted) -> bool:

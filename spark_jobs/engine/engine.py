@@ -36,12 +36,16 @@ class Keeper:
     def __init__(self, most_bytes: int) -> None:
         self._left = most_bytes
 
+    def take(self, size: int) -> bool:
+        """Whether `size` more bytes may be held; they count in any case."""
+        self._left -= size
+        return self._left >= 0
+
     def keep(self, rows: Iterable[Batch], kept: list[Batch]) -> Iterator[Batch]:
         """Yield the same rows and add them to `kept`, which is cleared for good if they do not fit."""
         fits = True
         for batch in rows:
-            self._left -= batch.nbytes
-            fits = fits and self._left >= 0
+            fits = self.take(batch.nbytes) and fits
             if fits:
                 kept.append(batch)
             else:

@@ -14,7 +14,7 @@ import structlog
 from deltalake.exceptions import DeltaError
 from pyarrow.lib import ArrowException
 
-from binlake.config.model import TargetSection
+from binlake.config.target import TargetSection
 from binlake.ddl.targets import Naming
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
 from binlake.lake.aside import record_set_aside
@@ -143,7 +143,7 @@ def _read_pinned(ctx: StageContext, bounds: Bounds, target: TargetSection, manif
         # convert has left them to this process, or to one that has died since.
         with _translate_read_errors(ctx, bounds, "mutation", *_SCHEMA):
             net = derive_net_again(ctx, window, compacted, manifest.change)
-            return read_statements(ctx, window, target, render_again(ctx, window, target, manifest, net).rows)
+            return read_statements(ctx, window, target, render_again(ctx, window, target, manifest, net).held)
     with _translate_read_errors(ctx, bounds, "statement", *_SCHEMA):
         return read_statements(ctx, window, target)
 

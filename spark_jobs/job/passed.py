@@ -18,7 +18,8 @@ from binlake.window.derived import Merged
 
 @dataclass(frozen=True)
 class LandedWindow:
-    """The rows of `binlog` of the window `bounds`; `decoded`: those of `mutation`, if land's tasks have made them."""
+    """The rows of `binlog` of the window `bounds`, without transactions in chunks; `decoded`: those of `mutation`, if
+    land's tasks have made them."""
 
     bounds: Bounds
     rows: tuple[Rows, ...]

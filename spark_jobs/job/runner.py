@@ -1,9 +1,9 @@
-"""Runs one stage or a whole window: the same functions for Airflow's tasks, spark-submit and the command line."""
+"""Runs a whole window, or the stages of one sink: the same for Airflow's tasks, spark-submit and the command line."""
 
 from __future__ import annotations
 
-import importlib
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -13,128 +13,39 @@ from typing import Any
 
 import structlog
 
-from binlake.base.cpu import CPU
-from binlake.base.memory import give_memory_back
-from binlake.base.spans import Values
 from binlake.errors import BinlakeError, LeaseHeld
-from binlake.feed.state import read_progress, read_state, record_feed_error, record_resume, stops_feed
-from binlake.lake.failures import describe, record_failure
-from binlake.pipeline import STOPPED, Sink, name_feed_sink, parse_feed_sink
-from binlake.spark_jobs.job.afterddl import compare_after_apply
+from binlake.feed.state import stops_feed
+from binlake.lake.failures import describe
+from binlake.pipeline import STOPPED, Sink, parse_feed_sink
 from binlake.spark_jobs.job.ahead import Ahead
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
-from binlake.spark_jobs.job.failures import translate_errors
 from binlake.spark_jobs.job.flight import PiecesInFlight
 from binlake.spark_jobs.job.gathering import Gathering, Ready
 from binlake.spark_jobs.job.lineage import Gathered
-from binlake.spark_jobs.job.passed import MergedWindow
+from binlake.spark_jobs.job.passed import CannotDeriveAhead, MergedWindow
 from binlake.spark_jobs.job.results import BYTES, CUT, SparkNeeded
+from binlake.spark_jobs.job.stagerun import describe_bounds, describe_run, run_stage
 
 log = structlog.get_logger(__name__)
 
-
-def run_stage(
-    name: str,
-    ctx: StageContext,
-    bounds: Bounds | None = None,
-    start_ts: int | None = None,
-    *,
-    feed: str = "",
-    given: Any = None,
-) -> StageResult:
-    """Run the stage `name`; plan takes `start_ts`, the others `bounds`, a feed's also `feed`. Raises BinlakeError.
-
-    `given`: what the stage before it derived of the window in this process; without it, the lake is read.
-
-    A failure is recorded as an event in the lake, except LeaseHeld (the job waits for another one) and SparkNeeded
-    (which is not a failure). A stage of a feed that is not in state normal ends with `skipped`; a Permanent error puts
-    the feed into state error (S2-39).
-    """
-    # Neither is a failure: another run has the lock, or the caller starts Spark.
-    with (
-        ctx.span.begin(name, _describe_stage(ctx, bounds, feed), tolerated=(LeaseHeld, SparkNeeded)) as span,
-        CPU.begin() as cpu,
-    ):
-        result = _run_stage(name, replace(ctx, span=span, cpu=cpu), bounds, start_ts, feed, given)
-        give_memory_back()
-        span.note(
-            {**_describe_window(result.lo, result.hi), "binlake.state": result.state, "binlake.rows": result.rows}
-        )
-        return result
-
-
-def _describe_stage(ctx: StageContext, bounds: Bounds | None, feed: str) -> Values:
-    about = {"binlake.replication": ctx.replication.name, "binlake.run": ctx.run_id}
-    window = {} if bounds is None else _describe_window(bounds.lo, bounds.hi)
-    return {**about, **window, **({"binlake.feed": feed} if feed else {})}
-
-
-def _describe_window(lo: int, hi: int) -> Values:
-    return {"binlake.window.lo": str(lo), "binlake.window.hi": str(hi)}
-
-
-def _run_stage(
-    name: str, ctx: StageContext, bounds: Bounds | None, start_ts: int | None, feed: str, given: Any
-) -> StageResult:
-    module = importlib.import_module(f"binlake.spark_jobs.{name}.stage")
-    stage = ctx.begin_stage(name, bounds)
-    if feed and bounds is not None and (skipped := _skip_if_stopped(name, stage, bounds, feed)) is not None:
-        return skipped
-    try:
-        with translate_errors(ctx.paths.root):
-            asked = (start_ts,) if name == "plan" else (bounds, feed) if feed else (bounds,)
-            passed = () if given is None else (given,)
-            result: StageResult = module.run(stage, *asked, *passed)
-            if engine := stage.describe_engine():
-                result = replace(result, detail={**result.detail, **engine})
-            result = compare_after_apply(stage, result) if name == "finalize" else result
-    except (LeaseHeld, SparkNeeded):
-        raise
-    except Exception as error:
-        window = None if bounds is None else (bounds.lo, bounds.hi)
-        sink = name_feed_sink(feed) if feed else ""
-        record_failure(ctx.windows, name, error, run_id=ctx.run_id, window=window, sink=sink)
-        if feed:
-            record_feed_error(ctx.windows, feed, name, error, run_id=ctx.run_id)
-        raise
-    # First told: the caller looks for it when the line comes.
-    ctx.tell(result)
-    log.info("stage_ended", stage=name, state=result.state, window=Bounds(result.lo, result.hi).window,
-             rows=result.rows, seconds=round(result.seconds, 2))  # fmt: skip
-    return result
-
-
-def _skip_if_stopped(name: str, ctx: StageContext, bounds: Bounds, feed: str) -> StageResult | None:
-    """The result `skipped` if the feed is stopped, None if it runs. Raises ConfigError for an unknown feed."""
-    state = read_state(ctx.windows, feed)
-    is_gone = state.state == "removed" and feed not in (one.name for one in ctx.replication.feed)
-    if not is_gone:
-        ctx.replication.require_feed(feed)
-        if state.state == "removed":
-            record_resume(ctx.windows, feed, run_id=ctx.run_id, reason="it is in the configuration again")
-        if state.works:
-            return None
-    why = "the feed was removed" if is_gone else state.explain_skip(feed)
-    log.info("stage_ended", stage=name, state="skipped", window=bounds.window, feed=feed, reason=why)
-    checkpoint = read_progress(ctx.windows, feed).checkpoint
-    detail = {"feed": feed, "feed_state": state.state, "reason": why}
-    if checkpoint is not None:
-        detail["checkpoint"] = str(checkpoint)
-    return StageResult(name, "skipped", bounds.lo, bounds.hi, detail=detail)
+LOAD_S = 600.0
+"""Seconds for which a run continues with new plans amid a full load: it keeps its configuration for that time."""
+_SMALL_PART = 8
+"""A piece below this part of a full one suggests that nothing more waits."""
 
 
 def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResult]:
     """Run the next window through all its stages in one session (the `fused` layout); results in order of completion.
 
     If land cuts a window at `window.max-bytes`, it continues in pieces up to the hi that plan proposed. While a piece
-    is in the sinks, the next one lands and is derived for the SQL sink, and the one after that lands. Sinks run in
-    parallel, and a failed sink stops no other; the first failure is raised once all running sinks have ended. A feed's
-    failure becomes a result with state `failed`, and later pieces leave the feed out; it is raised only if no sink is
-    left.
+    is in the sinks, the next one lands and is derived for the SQL sink, and the one after that lands. While pieces are
+    those of a full load, a new plan continues the run at that hi, for LOAD_S at most. Sinks run in parallel, and a
+    failed sink stops no other; the first failure is raised once all running sinks have ended. A feed's failure becomes
+    a result with state `failed`, and later pieces leave the feed out; it is raised only if no sink is left.
     """
-    with ctx.span.begin("window", _describe_stage(ctx, None, ""), tolerated=(LeaseHeld, SparkNeeded)) as span:
+    with ctx.span.begin("window", describe_run(ctx, None, ""), tolerated=(LeaseHeld, SparkNeeded)) as span:
         results = _run_pieces(replace(ctx, span=span), start_ts)
-        span.note(_describe_window(min(one.lo for one in results), max(one.hi for one in results)))
+        span.note(describe_bounds(min(one.lo for one in results), max(one.hi for one in results)))
         return results
 
 
@@ -145,11 +56,11 @@ def _run_pieces(ctx: StageContext, start_ts: int | None) -> list[StageResult]:
     if planned.state in STOPPED:
         return results.list_results()
     # What ends first lets the others end: a piece that waits for room, then the one that waits for it to land.
-    with _Landing(source, planned.hi) as landing, Ahead(ctx) as ahead, landing.flight as flight:
-        following: Future[_Piece] | None = landing.start(planned.lo)
+    may_plan = start_ts is None and ctx.stop_ts is None
+    with _Landing(source, planned.hi, may_plan=may_plan) as landing, Ahead(ctx) as ahead, landing.flight as flight:
+        following: Future[_Piece | None] | None = landing.start(planned.lo)
         with _Sinks(ctx, ahead) as sinks:
-            while following is not None:
-                piece = following.result()
+            while following is not None and (piece := following.result()) is not None:
                 following = landing.start_after(piece)
                 wait_for_next = partial(_wait_for, landing, following) if following is not None else None
                 for result in [*piece.results, *sinks.run(piece.merged, wait_for_next)]:
@@ -167,15 +78,19 @@ class _Piece:
 
 
 class _Landing:
-    """Lands the pieces of one window, one at a time, in its own thread; each piece once."""
+    """Lands the pieces of one window, one at a time, in its own thread; each piece once.
 
-    def __init__(self, ctx: StageContext, hi: int) -> None:
+    `may_plan`: whether it may propose another window where this one ends.
+    """
+
+    def __init__(self, ctx: StageContext, hi: int, *, may_plan: bool) -> None:
         self.flight = PiecesInFlight(ctx.most_bytes)
         self._ctx = ctx
         self._hi = hi
+        self._plans_until = time.monotonic() + LOAD_S if may_plan else 0.0
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="land")
         self._lock = threading.Lock()
-        self._pieces: dict[int, Future[_Piece]] = {}
+        self._pieces: dict[int, Future[_Piece | None]] = {}
 
     def __enter__(self) -> _Landing:
         return self
@@ -183,22 +98,55 @@ class _Landing:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
 
-    def start(self, lo: int) -> Future[_Piece]:
+    def start(self, lo: int) -> Future[_Piece | None]:
         """Land the piece that begins at `lo`, unless it has been started already."""
+        return self._start(lo, self._land)
+
+    def start_after(self, piece: _Piece) -> Future[_Piece | None] | None:
+        """As `start`, for the next piece, whose result is None if plan proposes none; None after the last one."""
+        lo = piece.merged.bounds.hi
+        if any(result.detail.get(CUT) for result in piece.results):
+            return self._start(lo, self._land)
+        return self._start(lo, self._plan_and_land) if self._is_amid_load(piece) else None
+
+    def _start(self, lo: int, land: Callable[[int], _Piece | None]) -> Future[_Piece | None]:
         with self._lock:
             if lo not in self._pieces:
-                self._pieces = {lo: self._pool.submit(_land, self._ctx, Bounds(lo, self._hi), self.flight)}
+                self._pieces = {lo: self._pool.submit(land, lo)}
             return self._pieces[lo]
 
-    def start_after(self, piece: _Piece) -> Future[_Piece] | None:
-        """As `start`, for the next piece; None after the last one."""
-        is_cut = any(result.detail.get(CUT) for result in piece.results)
-        return self.start(piece.merged.bounds.hi) if is_cut else None
+    def _land(self, lo: int) -> _Piece:
+        return _land(self._ctx, Bounds(lo, self._hi), self.flight)
+
+    def _plan_and_land(self, lo: int) -> _Piece | None:
+        # A new view: what other processes have written to control tables since counts for the new window.
+        self._ctx = self._ctx.begin_chain()
+        planned = run_stage("plan", self._ctx)
+        if planned.state in STOPPED:
+            return None
+        self._hi = planned.hi
+        piece = self._land(lo)
+        return replace(piece, results=[planned, *piece.results])
+
+    def _is_amid_load(self, piece: _Piece) -> bool:
+        """Whether a full load has probably brought more: a piece with rows of it only, and not a small one.
+
+        Else the target would wait until the next run has landed and derived its first piece.
+        """
+        merged, most = piece.merged.merged, self._ctx.most_bytes
+        size = sum(int(result.detail.get(BYTES, 0)) for result in piece.results)
+        is_of_load = 0 < merged.rows == merged.base and size * _SMALL_PART > most > 0
+        return is_of_load and time.monotonic() < self._plans_until
 
 
-def _wait_for(landing: _Landing, following: Future[_Piece]) -> MergedWindow:
-    """What merge derived of `following` once it has landed; this also starts landing the piece after it."""
+def _wait_for(landing: _Landing, following: Future[_Piece | None]) -> MergedWindow:
+    """What merge derived of `following` once it has landed; this also starts landing the piece after it.
+
+    Raises CannotDeriveAhead if nothing follows.
+    """
     piece = following.result()
+    if piece is None:
+        raise CannotDeriveAhead("no window follows yet")
     landing.start_after(piece)
     return piece.merged
 

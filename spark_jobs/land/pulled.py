@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 from binlake.base.lakecolumns import Binlog
 from binlake.lake.parts import TablePart, write_parts
 from binlake.lake.store import delete_file
-from binlake.lake.tables import BINLOG, parse_schema
+from binlake.lake.tables import BINLOG
 from binlake.rows.schema import WindowDdl
 from binlake.spark_jobs.engine.engine import Keeper
 from binlake.spark_jobs.engine.lakerows import list_written_rows
 from binlake.spark_jobs.engine.rows import HeldRows, Rows, read_table
 from binlake.spark_jobs.job.decoding import DecodeAhead, DecodedFiles
 from binlake.spark_jobs.job.results import Bounds
+from binlake.spark_jobs.land.large_files import BINLOG_ARROW, LargeFiles, WrittenTransaction
 from binlake.spark_jobs.land.pump_source import digest_content
 from binlake.spark_jobs.tables.landed import Landed, measure_landed
 
-BINLOG_ARROW = parse_schema(BINLOG.build_spark_schema())
 GROUP_BYTES = 8 << 20
 """Bytes of a row group of `binlog`."""
 _DAY_MS = 86_400_000
@@ -60,7 +60,7 @@ class LandedTransactions:
 class PulledRange:
     """All that the pumps have of (lo, hi], by node id; `conflict`: the least commit_ts with two contents.
 
-    `decoded`: its rows of `mutation`, if the task has made them.
+    `stored`: its transactions, without the `large` ones; `decoded`: its rows of `mutation`, if the task has made them.
     """
 
     bounds: Bounds
@@ -69,6 +69,17 @@ class PulledRange:
     conflict: int | None
     stored: LandedTransactions
     decoded: DecodedFiles | None = None
+    large: tuple[WrittenTransaction, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Payload bytes of all its transactions."""
+        return self.stored.landed.bytes + sum(one.landed.bytes for one in self.large)
+
+    @property
+    def rows(self) -> tuple[Rows, ...]:
+        """All its transactions, to be read."""
+        return (*self.stored.rows, *(one.rows for one in self.large))
 
 
 class Pulled:
@@ -111,9 +122,10 @@ class Pulled:
 
     def find_first_row(self, since: int, version: int = 0) -> int | None:
         """Smallest commit_ts >= `since` of a transaction with row changes, of schema `version` or a later one."""
-        rows = (part for one in self.ranges if one.bounds.hi >= since for part in one.stored.rows)
-        found = (_find_first_row(part, since, version) for part in rows)
-        return next((ts for ts in found if ts is not None), None)
+        ranges = (one.rows for one in self.ranges if one.bounds.hi >= since)
+        found = ([_find_first_row(part, since, version) for part in rows] for rows in ranges)
+        least = (min((ts for ts in own if ts is not None), default=None) for own in found)
+        return next((ts for ts in least if ts is not None), None)
 
     def cut(self, hi: int, keeper: Keeper) -> Pulled:
         """What is at or below `hi`; the files of the range that `hi` divides are written again."""
@@ -121,14 +133,22 @@ class Pulled:
         if ranges and ranges[-1].bounds.hi > hi:
             last = ranges[-1]
             stored = _write_again(last.stored.rows, hi, self._folder, keeper)
-            ranges[-1] = replace(last, bounds=replace(last.bounds, hi=hi), stored=stored, decoded=None)
+            large = tuple(one for one in last.large if one.commit_ts <= hi)
+            ranges[-1] = PulledRange(
+                replace(last.bounds, hi=hi), last.pumps, last.ddls, last.conflict, stored, None, large
+            )
         return Pulled(ranges, self._folder, self.decode)
 
     def sum_stored(self) -> LandedTransactions:
         """The files, counts and rows of all ranges."""
-        every = [one.stored for one in self.ranges]
-        parts, rows = (tuple(one for stored in every for one in getattr(stored, name)) for name in ("parts", "rows"))
-        return LandedTransactions(parts, Landed.sum_parts(one.landed for one in every), rows)
+        large = [one for part in self.ranges for one in part.large]
+        parts = (*(part for one in self.ranges for part in one.stored.parts), *(one.part for one in large))
+        landed = Landed.sum_parts([*(one.stored.landed for one in self.ranges), *(one.landed for one in large)])
+        return LandedTransactions(parts, landed, tuple(rows for one in self.ranges for rows in one.rows))
+
+    def list_whole_rows(self) -> tuple[Rows, ...]:
+        """The rows of all transactions that are not in chunks."""
+        return tuple(rows for one in self.ranges for rows in one.stored.rows)
 
     def discard(self, but: Pulled | None = None) -> None:
         """Delete the files, which nothing refers to, except those of `but`."""
@@ -156,11 +176,16 @@ def _add_part(before: PumpPart | None, part: PumpPart, bounds: Bounds) -> PumpPa
 
 
 def digest_pulled(
-    rows: pa.Table, bounds: Bounds, folder: str, keeper: Keeper, decode: DecodeAhead | None = None
+    rows: pa.Table,
+    bounds: Bounds,
+    folder: str,
+    keeper: Keeper,
+    decode: DecodeAhead | None = None,
+    files: LargeFiles | None = None,
 ) -> PulledRange:
     """The range `bounds` of `rows` (`pump_source.SCHEMA_DDL`, with proofs); writes its transactions to files.
 
-    `decode`: also writes its rows of `mutation`.
+    `decode`: also writes its rows of `mutation`; `files`: has its large transactions.
     """
     own = _select_transactions(rows, bounds)
     shared = _find_shared(own)
@@ -172,8 +197,15 @@ def digest_pulled(
         for pump in sorted(set(nodes))[1:]:
             left_out[pump].append(ts)
     once = sort_rows(_leave_out(own, left_out))
+    large: tuple[WrittenTransaction, ...] = ()
+    if files is not None and once["written"].null_count < once.num_rows:
+        is_written = pc.is_valid(once["written"])
+        heads, once = once.filter(is_written), once.filter(pc.invert(is_written))
+        named = zip(heads[Binlog.PUMP].to_pylist(), heads[Binlog.COMMIT_TS].to_pylist(), strict=True)
+        large, decode = tuple(files.take(*one) for one in named), None
     stored = write_binlog(once, folder, keeper)
-    return PulledRange(bounds, pumps, _list_ddls(own), conflict, stored, decode(once) if decode is not None else None)
+    decoded = decode(once) if decode is not None else None
+    return PulledRange(bounds, pumps, _list_ddls(own), conflict, stored, decoded, large)
 
 
 def write_binlog(rows: pa.Table, folder: str, keeper: Keeper) -> LandedTransactions:

@@ -24,8 +24,10 @@ from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.decoding import DecodeAhead
 from binlake.spark_jobs.job.results import Bounds
 from binlake.spark_jobs.land.expecting import GUESSED_RANGES, ExpectedBytes, divide, expect
+from binlake.spark_jobs.land.large_files import LargeFiles
 from binlake.spark_jobs.land.pulled import Pulled, PulledRange, digest_pulled, sort_rows
 from binlake.spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, build_proof
+from binlake.wire.blocks import Ints
 
 log = structlog.get_logger(__name__)
 
@@ -70,7 +72,7 @@ def pull_window(
         # As one window: what limits the pieces of this process is no limit here.
         most_bytes = most_bytes and (ctx.replication.window.max_bytes or 0)
     engine = ctx.spark_engine
-    left = most_bytes and max(1, (most_bytes - sum(one.stored.landed.bytes for one in ranges)) // len(rest))
+    left = most_bytes and max(1, (most_bytes - sum(one.bytes for one in ranges)) // len(rest))
     decode = plan_decoding() if engine.fuses and not ranges else None
     task = PullTask(pull, folder, engine.build_keeper(), left, decode)
     for asked, found in zip(rest, engine.run(task, rest), strict=True):
@@ -104,23 +106,30 @@ class PullTask:
         """The range in one or more parts, at least one. Raises SourceUnavailable, LostRange, WireError, OSError."""
         pull, ranges, taken = replace(self.pull, lo=bounds.lo, hi=bounds.hi), list[PulledRange](), 0
         limit = min(self.most_bytes or RANGE_BYTES, RANGE_BYTES)
-        with closing(pull_parts(pull, limit)) as parts:
-            for part in parts:
-                own = Bounds(part.lo, part.upto)
-                # What the pull has freed, before as much is taken to write.
-                give_memory_back()
-                ranges.append(digest_pulled(part.rows, own, self.folder, self.keeper, self.decode))
-                taken += ranges[-1].stored.landed.bytes
-                if self.most_bytes and taken + limit > self.most_bytes:
-                    break
+        with LargeFiles(self.folder) as files, closing(pull_parts(pull, limit, files)) as parts:
+            try:
+                for part in parts:
+                    own = Bounds(part.lo, part.upto)
+                    # What the pull has freed, before as much is taken to write.
+                    give_memory_back()
+                    ranges.append(digest_pulled(part.rows, own, self.folder, self.keeper, self.decode, files))
+                    taken += ranges[-1].bytes
+                    if self.most_bytes and taken + limit > self.most_bytes:
+                        break
+            finally:
+                files.stop()
         return ranges
 
 
-def pull_parts(pull: PumpPull, part_bytes: int) -> Generator[PulledPart]:
-    """The window in parts with at most `part_bytes` of payload each, but at least one transaction; sorted."""
+def pull_parts(pull: PumpPull, part_bytes: int, files: LargeFiles) -> Generator[PulledPart]:
+    """The window in parts with at most `part_bytes` of payload each, but at least one transaction; sorted.
+
+    `files` gets large transactions.
+    """
     with ThreadPoolExecutor(max(len(pull.pumps), 1), thread_name_prefix="pull") as pool:
         streams = [
-            _Stream(pool, node_id, pull.lo, pull.pull_pump(place)) for place, (node_id, _) in enumerate(pull.pumps)
+            _Stream(pool, node_id, pull.lo, pull.pull_pump(place, files))
+            for place, (node_id, _) in enumerate(pull.pumps)
         ]
         part = _Part(pull.lo, part_bytes)
         for upto in _find_steps(streams, pull.hi, part):
@@ -177,9 +186,11 @@ class _Part:
         return taken
 
 
-def count_payload_bytes(rows: pa.Table | pa.RecordBatch) -> int:
-    """Bytes of payload in `rows`."""
-    return pc.sum(pc.binary_length(rows["payload"])).as_py() or 0
+def measure_payloads(rows: pa.RecordBatch) -> Ints:
+    """Bytes of payload of each row, also of those that are written already."""
+    sizes: Ints = np.array(pc.binary_length(rows["payload"]), np.int64)
+    sizes += np.asarray(pc.fill_null(rows["written"], 0))
+    return sizes
 
 
 class _Stream:
@@ -207,15 +218,13 @@ class _Stream:
             self.passed = max(self.passed, last)
             return
         self.batches.append(batch)
-        self.bytes += count_payload_bytes(batch)
+        self.bytes += int(measure_payloads(batch).sum())
         # More rows of the last transaction may follow.
         self.passed = max(self.passed, last - 1)
 
     def measure(self, upto: int) -> int:
         """Bytes of payload at or below `upto`."""
-        sizes = (
-            np.asarray(pc.binary_length(one["payload"]))[np.asarray(one["commit_ts"]) <= upto] for one in self.batches
-        )
+        sizes = (measure_payloads(one)[np.asarray(one["commit_ts"]) <= upto] for one in self.batches)
         return sum(int(size.sum()) for size in sizes)
 
     def drop(self, upto: int) -> list[pa.RecordBatch]:
@@ -231,7 +240,7 @@ class _Stream:
                 left.append(batch.filter(pa.array(~inside)))
             else:
                 left.append(batch)
-        self.batches, self.bytes = left, sum(map(count_payload_bytes, left))
+        self.batches, self.bytes = left, sum(int(measure_payloads(one).sum()) for one in left)
         return own
 
 
@@ -244,7 +253,7 @@ def _cut(streams: Sequence[_Stream], passed: int, most_bytes: int) -> int | None
     if not batches:
         return None
     ts = np.concatenate([np.asarray(batch["commit_ts"]) for batch in batches])
-    sizes = np.concatenate([np.asarray(pc.binary_length(batch["payload"])) for batch in batches])
+    sizes = np.concatenate([measure_payloads(batch) for batch in batches])
     own = (ts <= passed) & (sizes > 0)
     order = np.argsort(ts[own], kind="stable")
     ts, total = ts[own][order], sizes[own][order].cumsum(dtype=np.int64)

@@ -21,17 +21,19 @@ from binlake.lake.tables import parse_schema
 from binlake.rows.codec.envelopes import Envelopes, parse_binlog, read_envelopes
 from binlake.rows.codec.lanes import PAD
 from binlake.rpc import Tls
-from binlake.wire.blocks import BinlogBlock, Ints
+from binlake.spark_jobs.land.large_files import CHUNK_BYTES, LARGE_BYTES, LargeFiles, LargeHead, cut_evenly
+from binlake.wire.blocks import BinlogBlock, BinlogPart, Ints, build_block, cut_into_parts
 
-CHUNK_BYTES = 64 << 20
 BATCH_BYTES = 8 << 20
 BATCH_ROWS = 20_000
 
 SCHEMA_DDL = (
     "commit_ts BIGINT, start_ts BIGINT, chunk INT, pump STRING, kind STRING, schema_version BIGINT, job_id BIGINT, "
-    "schema_state INT, query STRING, content STRING, payload BINARY"
+    "schema_state INT, query STRING, content STRING, payload BINARY, written BIGINT"
 )
-"""`content` is set only for a payload in chunks; others get it (`digest_content`) if two pumps hold them."""
+"""`written`: bytes of the payload of a large transaction, which is in a file already and not in the row (LargeFiles).
+
+`content` is set only for such a transaction; others get it (`digest_content`) if two pumps hold them."""
 ARROW_SCHEMA = parse_schema(SCHEMA_DDL)
 
 
@@ -52,30 +54,36 @@ class PumpPull:
         reader = PumpReader(host, self.cluster_id, timeout_s=self.timeout_s, tls=self.tls)
         return reader.measure_range(self.lo, self.hi, part_bytes)
 
-    def pull_pump(self, place: int) -> Iterator[pa.RecordBatch]:
-        """The batches of the pump with the index `place`. Raises SourceUnavailable, LostRange, WireError."""
+    def pull_pump(self, place: int, files: LargeFiles) -> Iterator[pa.RecordBatch]:
+        """The batches of the pump with the index `place`; `files` gets its large transactions.
+
+        Raises SourceUnavailable, LostRange, WireError, OSError.
+        """
         node_id, host = self.pumps[place]
         reader = PumpReader(host, self.cluster_id, timeout_s=self.timeout_s, tls=self.tls)
-        return pull_batches(node_id, reader, self.lo, self.hi)
+        return pull_batches(node_id, reader, self.lo, self.hi, files)
 
 
-def pull_batches(node_id: str, reader: PumpReader, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
-    """Rows of one pump in (lo, hi] in commit_ts order, as batches of bounded size.
+def pull_batches(node_id: str, reader: PumpReader, lo: int, hi: int, files: LargeFiles) -> Iterator[pa.RecordBatch]:
+    """Rows of one pump in (lo, hi] in commit_ts order, as batches of bounded size; large transactions go to `files`.
 
-    Raises SourceUnavailable, LostRange, WireError.
+    Raises SourceUnavailable, LostRange, WireError, OSError.
     """
     gathered: list[BinlogBlock] = []
     size = rows = last = 0
-    with closing(reader.pull_blocks(lo, hi)) as stream:
-        for block in stream:
-            last = int(block.commit_ts[-1])
-            if len(block.data) > CHUNK_BYTES:
+    with closing(reader.pull_parts(lo, hi)) as stream:
+        for first, rest in _separate_large(stream):
+            if isinstance(first, BinlogPart):
+                last = first.commit_ts
+                if last > hi:
+                    break  # its first part proves what its last one would
                 yield from _build_batches(node_id, gathered, hi)
-                yield from _build_large_batches(node_id, block, hi)
+                yield from _write_large(node_id, first, rest, files)
                 gathered, size, rows = [], 0, 0
                 continue
-            gathered.append(block)
-            size, rows = size + len(block.data), rows + len(block.commit_ts)
+            last = int(first.commit_ts[-1])
+            gathered.append(first)
+            size, rows = size + len(first.data), rows + len(first.commit_ts)
             if size >= BATCH_BYTES or rows >= BATCH_ROWS:
                 yield from _build_batches(node_id, gathered, hi)
                 gathered, size, rows = [], 0, 0
@@ -85,7 +93,7 @@ def pull_batches(node_id: str, reader: PumpReader, lo: int, hi: int) -> Iterator
 
 def build_proof(pump: str, commit_ts: int) -> pa.RecordBatch:
     """A row which states that `pump` has delivered everything at or below `commit_ts`."""
-    row = (commit_ts, commit_ts, 0, pump, "proof", 0, 0, 0, None, None, b"")
+    row = (commit_ts, commit_ts, 0, pump, "proof", 0, 0, 0, None, None, b"", None)
     return _build_record_batch([pa.array([value], field.type) for value, field in zip(row, ARROW_SCHEMA, strict=True)])
 
 
@@ -104,6 +112,64 @@ def _digest_parts(*parts: bytes | memoryview) -> str:
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
     return digest.hexdigest()
+
+
+def _separate_large(
+    stream: Iterator[BinlogBlock | BinlogPart],
+) -> Iterator[tuple[BinlogBlock | BinlogPart, Iterator[BinlogBlock | BinlogPart]]]:
+    """Each block, or the first part of a large binlog with those that follow: the caller takes these up to its last."""
+    for one in stream:
+        if isinstance(one, BinlogPart):
+            yield from _gather_part(one, stream)
+        elif len(one.data) <= LARGE_BYTES:
+            yield one, iter(())
+        else:
+            # From a pump that sends no parts.
+            parts: Iterator[BinlogBlock | BinlogPart] = iter(cut_into_parts(one))
+            for first in parts:
+                assert isinstance(first, BinlogPart)
+                yield from _gather_part(first, parts)
+
+
+def _gather_part(
+    first: BinlogPart, rest: Iterator[BinlogBlock | BinlogPart]
+) -> Iterator[tuple[BinlogBlock | BinlogPart, Iterator[BinlogBlock | BinlogPart]]]:
+    if first.size > LARGE_BYTES:
+        yield first, rest
+        return
+    payload = b"".join(_iterate_data(first, rest))
+    yield build_block([first.commit_ts], [first.start_ts], [payload]), iter(())
+
+
+def _iterate_data(first: BinlogPart, rest: Iterator[BinlogBlock | BinlogPart]) -> Iterator[memoryview]:
+    """The bytes of the binlog that begins with `first`."""
+    part: BinlogBlock | BinlogPart = first
+    while True:
+        assert isinstance(part, BinlogPart)
+        yield part.data
+        if part.is_last:
+            return
+        part = next(rest)
+
+
+def _write_large(
+    pump: str, first: BinlogPart, rest: Iterator[BinlogBlock | BinlogPart], files: LargeFiles
+) -> Iterator[pa.RecordBatch]:
+    """The row of a large transaction, which is written; or all its chunks, if its fields are unusual."""
+    head = files.write(pump, first, _iterate_data(first, rest))
+    ts: tuple[Ints, Ints] = np.array([first.commit_ts], np.int64), np.array([first.start_ts], np.int64)
+    if isinstance(head, LargeHead):
+        none: Ints = np.zeros(1, np.int64)
+        heads = Envelopes(np.array([head.version], np.int64), none, none, {})
+        batch = _build_batch(pump, *ts, heads, pa.array([b""]))
+        batch = batch.set_column(9, "content", pa.array([head.content], pa.string()))
+        yield batch.set_column(11, "written", pa.array([head.size], pa.int64()))
+        return
+    heads, content = read_envelopes(pa.array([head])), digest_content(head)
+    for chunk, piece in enumerate(cut_evenly(iter([memoryview(head)]), CHUNK_BYTES)):
+        batch = _build_batch(pump, *ts, heads, pa.array([piece]))
+        batch = batch.set_column(2, Binlog.CHUNK, pa.array([chunk], pa.int32()))
+        yield batch.set_column(9, "content", pa.array([content], pa.string()))
 
 
 def _build_batches(pump: str, gathered: Sequence[BinlogBlock], hi: int) -> Iterator[pa.RecordBatch]:
@@ -137,32 +203,9 @@ def _build_batch(pump: str, commit_ts: Ints, start_ts: Ints, heads: Envelopes, p
         queries,
         pa.nulls(count, pa.string()),
         payloads,
+        pa.nulls(count, pa.int64()),
     ]
     return _build_record_batch(columns)
-
-
-def _build_large_batches(pump: str, block: BinlogBlock, hi: int) -> Iterator[pa.RecordBatch]:
-    """A batch for each payload, and for each chunk of a long one: a column of a batch holds less than 2 GiB."""
-    bounds = [0, *block.ends.tolist()]
-    for number, (commit_ts, start_ts) in enumerate(zip(block.commit_ts.tolist(), block.start_ts.tolist(), strict=True)):
-        if commit_ts > hi or commit_ts == start_ts:
-            continue
-        # The chunks are views of this copy, because a payload may have a GiB.
-        whole = pa.py_buffer(b"".join((block.data[bounds[number] : bounds[number + 1]], PAD)))
-        size = whole.size - len(PAD)
-        heads = read_envelopes(_build_piece(whole, 0, size))
-        content = digest_content(memoryview(whole)[:size]) if size > CHUNK_BYTES else None
-        ts = np.array([commit_ts]), np.array([start_ts])
-        for chunk, at in enumerate(range(0, max(size, 1), CHUNK_BYTES)):
-            piece = _build_piece(whole, at, min(at + CHUNK_BYTES, size))
-            batch = _build_batch(pump, *ts, heads, piece)
-            batch = batch.set_column(2, Binlog.CHUNK, pa.array([chunk], pa.int32()))
-            yield batch.set_column(9, "content", pa.array([content], pa.string()))
-
-
-def _build_piece(payload: pa.Buffer, begin: int, end: int) -> pa.Array:
-    offsets = pa.py_buffer(np.array([begin, end], np.int32))
-    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, payload])
 
 
 def _build_binaries(data: bytes, ends: Ints) -> pa.Array:

@@ -70,7 +70,8 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
             versions = read_versions(ctx.paths, LANDED_TABLES, unchanged)
             _seal(ctx, cluster, manifest, members, versions, time.monotonic() - began)
     result = _build_result(manifest, began, "done", {CUT: True} if window.is_cut else {})
-    return replace(result, derived=LandedWindow(window.bounds, stored.rows, _take_decoded(ctx, window.pulled)))
+    rows = window.pulled.list_whole_rows()
+    return replace(result, derived=LandedWindow(window.bounds, rows, _take_decoded(ctx, window.pulled)))
 
 
 def _find_sealed(ctx: StageContext, bounds: Bounds) -> WindowManifest | None:

@@ -21,7 +21,6 @@ from binlake.rows.schema import TableDef
 from binlake.spark_jobs.tables.baserows import BaseBlock
 from binlake.spark_jobs.tables.keeping import Origins, keep_statements, write_statements
 from binlake.spark_jobs.tables.netrows import split_by_place
-from binlake.spark_jobs.tables.statements import build_statement_table
 from binlake.statements import (
     BatchLimits,
     Phase,
@@ -34,12 +33,12 @@ from binlake.statements import (
 GROUP_BATCHES = 1 << 20
 """Batch numbers of a group in each phase of a segment."""
 _TABLE_CHARACTERS = 4 << 20
-"""Characters of text after which batches are written, so that small tables and segments are written together."""
+"""Characters of text after which batches are handed on, so that those of small tables and segments are together."""
 
 
 @dataclass(frozen=True)
 class Renderer:
-    """Turns the net changes of a group of keys into rows of `statement`.
+    """Turns the net changes of a group of keys into batches of statements.
 
     `tables`: definitions by place; `plain`: True outside safe mode; `copies`: for the same place, the quoted name of
     the table that saves the values of the target's extra columns; `origins`: of the rows of such tables; `accepted`:
@@ -55,7 +54,7 @@ class Renderer:
     accepted: frozenset[tuple[str, str]] = frozenset()
     origins: Origins | None = None
 
-    def __call__(self, group: int, rows: pa.Table) -> Iterator[pa.Table]:
+    def __call__(self, group: int, rows: pa.Table) -> Iterator[list[StatementBatch]]:
         """The batches of the group `group`, from all its rows, by place. Raises SchemaError, Permanent."""
         first = group * GROUP_BATCHES
         following: dict[tuple[int, int], int] = defaultdict(lambda: first)
@@ -75,9 +74,9 @@ class Renderer:
                     hint="raise `target.batch` (rows of a batch)",
                 )
             if size > _TABLE_CHARACTERS:
-                yield build_statement_table(self.window, batches)
+                yield batches
                 batches, size = [], 0
-        yield build_statement_table(self.window, batches)
+        yield batches
 
     def _split_by_phase(self, place: SegmentTable, rows: pa.Table) -> Iterator[tuple[Phase, pa.Table]]:
         deleted = pc.equal(rows[Change.OP], "delete")
@@ -126,8 +125,8 @@ class Renderer:
         return _render_batches(self.build_writer(place, first_batch), table, rows, phase)
 
 
-def render_blocks(renderer: Renderer, blocks: Iterable[BaseBlock]) -> Iterator[pa.Table]:
-    """The batches of the rows of `blocks`, in their order, a table for each block. Raises SchemaError, Permanent."""
+def render_blocks(renderer: Renderer, blocks: Iterable[BaseBlock]) -> Iterator[list[StatementBatch]]:
+    """The batches of the rows of each of `blocks`, in their order. Raises SchemaError, Permanent."""
     following: Counter[int] = Counter()
     for block in blocks:
         table = renderer.tables[block.place]
@@ -138,7 +137,7 @@ def render_blocks(renderer: Renderer, blocks: Iterable[BaseBlock]) -> Iterator[p
         else:
             batches = list(writer.render_writes(images))
         following[block.place.segment] += len(batches)
-        yield build_statement_table(renderer.window, batches)
+        yield batches
 
 
 def _render_batches(writer: TableStatements, table: TableDef, rows: pa.Table, phase: int) -> Iterable[StatementBatch]:

@@ -14,7 +14,7 @@ import structlog
 
 from binlake.base import rowhash
 from binlake.base.rowhash import Fold
-from binlake.config.model import TargetSection
+from binlake.config.target import TargetSection
 from binlake.ddl.definitions import SegmentTable, require_definition
 from binlake.errors import BinlakeError
 from binlake.lake.parts import TablePart, write_parts
@@ -25,8 +25,14 @@ from binlake.spark_jobs.tables.netchange import Group
 from binlake.spark_jobs.tables.netrows import NetRows, WriteGroup
 from binlake.spark_jobs.tables.render import Renderer
 from binlake.spark_jobs.tables.sinks import SinkWindow
-from binlake.spark_jobs.tables.statements import STATEMENT_ARROW, quote_copy_name
-from binlake.statements import BatchLimits
+from binlake.spark_jobs.tables.statements import (
+    STATEMENT_ARROW,
+    HeldBatch,
+    build_index,
+    build_statement_table,
+    quote_copy_name,
+)
+from binlake.statements import BatchLimits, StatementBatch
 from binlake.statements.digests import INDEX
 from binlake.target.definitions.forms import Name
 from binlake.target.definitions.shape import find_option
@@ -40,25 +46,25 @@ CHANGE_ARROW = pa.schema([(field.name, field.type) for field in CHANGE.build_arr
 class Rendered:
     """Statements of a window, in files of `statement` that are not committed, or in this process only.
 
-    `index`: their columns INDEX; `change`: the fold of the rows of `change`; `rows`: the statements, if this process
+    `index`: their columns INDEX; `change`: the fold of the rows of `change`; `held`: the statements, if this process
     has them in memory.
     """
 
     parts: tuple[TablePart, ...]
     index: pa.Table
     change: Fold
-    rows: pa.Table | None
+    held: tuple[HeldBatch, ...] | None
 
     @classmethod
     def join(cls, some: Iterable[Rendered]) -> Rendered:
         """All of `some` together."""
         every = list(some)
-        held = [one.rows for one in every if one.rows is not None]
+        held = [one.held for one in every if one.held is not None]
         return cls(
             tuple(part for one in every for part in one.parts),
             pa.concat_tables([_INDEX.empty_table(), *(one.index for one in every)]),
             rowhash.merge_folds(one.change for one in every),
-            pa.concat_tables([STATEMENT_ARROW.empty_table(), *held]) if len(held) == len(every) else None,
+            tuple(batch for some in held for batch in some) if len(held) == len(every) else None,
         )
 
 
@@ -102,28 +108,36 @@ def find_accepted(target: TargetSection, names: Iterable[Name]) -> frozenset[Nam
     return frozenset(name for name, option in options.items() if option is not None and option.accept)
 
 
-def hold_statements(tables: Iterable[pa.Table], change: Fold) -> Rendered:
-    """`tables` of statements, in this process only."""
-    rows = pa.concat_tables([STATEMENT_ARROW.empty_table(), *tables])
-    return Rendered((), rows.select(list(INDEX)), change, rows)
+def hold_statements(groups: Iterable[Sequence[StatementBatch]], change: Fold) -> Rendered:
+    """The batches of `groups`, in this process only."""
+    held = tuple(HeldBatch.of(batch) for batches in groups for batch in batches)
+    return Rendered((), build_index([one.batch for one in held]), change, held)
 
 
-def write_statements(tables: Iterable[pa.Table], folder: str, keeper: Keeper, change: Fold | None = None) -> Rendered:
-    """Write `tables` of statements to a file of `statement` in `folder`, without a commit. Raises OSError."""
-    kept: list[pa.Table] = []
+def write_statements(
+    window: str,
+    groups: Iterable[Sequence[StatementBatch]],
+    folder: str,
+    keeper: Keeper,
+    change: Fold | None = None,
+) -> Rendered:
+    """Write the batches of `groups` to a file of `statement` in `folder`, without a commit. Raises OSError."""
+    held: list[HeldBatch] = []
     indices = [_INDEX.empty_table()]
+    fits = True
 
-    def note_index() -> Iterator[pa.Table]:
-        for table in tables:
-            if table.num_rows:
-                indices.append(table.select(list(INDEX)))
-                yield table
+    def build_tables() -> Iterator[pa.Table]:
+        nonlocal fits
+        for batches in filter(None, groups):
+            table = build_statement_table(window, batches)
+            indices.append(table.select(list(INDEX)))
+            fits = keeper.take(table.nbytes) and fits
+            held.extend(map(HeldBatch.of, batches if fits else ()))
+            yield table
 
-    parts = write_parts(folder, STATEMENT, keeper.keep(note_index(), kept))
-    index = pa.concat_tables(indices)
-    rows = pa.concat_tables([STATEMENT_ARROW.empty_table(), *kept])
+    parts = write_parts(folder, STATEMENT, build_tables())
     fold = rowhash.merge_folds([]) if change is None else change
-    return Rendered(tuple(parts), index, fold, rows if rows.num_rows == index.num_rows else None)
+    return Rendered(tuple(parts), pa.concat_tables(indices), fold, tuple(held) if fits else None)
 
 
 @dataclass(frozen=True)
@@ -145,7 +159,7 @@ class RenderGroup:
         fold = None if self.is_folded else rowhash.fold(rowhash.hash_rows(rows, CHANGE.list_column_names()))
         if self.folder is None:
             return hold_statements(self.renderer(number, rows), rowhash.merge_folds([]) if fold is None else fold)
-        return write_statements(self.renderer(number, rows), self.folder, self.keeper, fold)
+        return write_statements(self.renderer.window, self.renderer(number, rows), self.folder, self.keeper, fold)
 
 
 @dataclass(frozen=True)

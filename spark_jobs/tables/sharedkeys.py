@@ -18,7 +18,7 @@ import structlog
 
 from binlake.base.redaction import redact_key
 from binlake.changes.net.arrivals import History
-from binlake.config.model import TargetSection
+from binlake.config.target import TargetSection
 from binlake.ddl.shardlocks import Hold
 from binlake.errors import SchemaError
 from binlake.lake.keyowners import KeyOwner, find_key_owners

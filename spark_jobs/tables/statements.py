@@ -1,24 +1,22 @@
 """The table `statement` for its writer and its reader: the same digest, column order and sequence of batches.
 
-finalize executes only what is in this table, so everything it reads is first checked against the digests (R-62). Rows
-that convert hands over in the same process need no check: their texts were digested when they were rendered.
+finalize executes only what is in this table, so everything it reads is first checked against the digests (R-62).
+Batches that convert hands over in the same process need no check: their texts were digested when they were rendered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from binlake.base.lakecolumns import Statement
-from binlake.config.model import TargetSection
+from binlake.config.target import TargetSection
 from binlake.ddl.definitions import SegmentTable
 from binlake.lake.dataset import open_dataset
 from binlake.lake.mutations import read_touched_tables
@@ -28,7 +26,7 @@ from binlake.lake.tables import STATEMENT, parse_schema
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.tables.sinks import SinkWindow
 from binlake.statements import Phase, StatementBatch, format_copy_name
-from binlake.statements.digests import INDEX, compute_digest_of_index, restore_batch, restore_checked_batch
+from binlake.statements.digests import INDEX, compute_digest_of_index, restore_checked_batch
 from binlake.statements.literal import quote_qualified_name
 from binlake.statements.requiredrows import assume_default_variables
 from binlake.target import SegmentPlan
@@ -49,11 +47,31 @@ def quote_copy_name(target: TargetSection, replication: str, window: str, place:
     return quote_qualified_name(target.checkpoint_schema, format_copy_name(replication, window, *place))
 
 
+@dataclass(frozen=True)
+class HeldBatch:
+    """A batch in memory: `batch` without its statements, and their `texts` as UTF-8.
+
+    A str takes up to four times as much memory, and an Arrow column twice the CPU.
+    """
+
+    batch: StatementBatch
+    texts: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, batch: StatementBatch) -> HeldBatch:
+        """`batch`, to be held."""
+        return cls(replace(batch, sql=()), tuple(text.encode("utf-8", "surrogateescape") for text in batch.sql))
+
+    def restore(self) -> StatementBatch:
+        """The batch that is held."""
+        return replace(self.batch, sql=tuple(text.decode("utf-8", "surrogateescape") for text in self.texts))
+
+
 class LakeStatements:
     """The statements of one window (a StatementSource), read from one Delta version through delta-rs.
 
-    `rows`: the same rows, if they are still in memory. `assumes_defaults`: that sessions of the source had the default
-    variables.
+    `held`: the same batches, if they are still in memory. `assumes_defaults`: that sessions of the source had the
+    default variables.
     """
 
     def __init__(
@@ -62,7 +80,7 @@ class LakeStatements:
         window: SinkWindow,
         target: TargetSection,
         replication: str,
-        rows: pa.Table | None = None,
+        held: Sequence[HeldBatch] | None = None,
         *,
         assumes_defaults: bool = False,
     ) -> None:
@@ -72,11 +90,13 @@ class LakeStatements:
         self._replication = replication
         self._target = target
         self._plans = WindowPlans(window.definitions, window.segments, window.cuts, window.versions, target.db_type)
-        self._data = open_dataset(load_table(paths.locate_table(STATEMENT.name))) if rows is None else ds.dataset(rows)
-        self._batch_of = restore_checked_batch if rows is None else restore_batch
-        self._held = rows
         self._own = ds.field(Statement.WINDOW) == window.bounds.window
-        stored = self._data.to_table(columns=list(INDEX), filter=self._own) if rows is None else rows.select(INDEX)
+        self._held = None if held is None else _group_by_place(held)
+        if held is None:
+            self._data = open_dataset(load_table(paths.locate_table(STATEMENT.name)))
+            stored = self._data.to_table(columns=list(INDEX), filter=self._own)
+        else:
+            stored = build_index([one.batch for one in held])
         self._index = stored.to_pylist()
         self._last_read: tuple[list[int], dict[tuple[int, int], list[dict[str, Any]]]] | None = None
 
@@ -110,28 +130,21 @@ class LakeStatements:
         if not any(row[Statement.PHASE] == phase for row in self._index_of(segment)):
             # Most segments of a window with many DDL have no rows; do not search the files for each of them.
             return
+        if self._held is not None:
+            yield from (one.restore() for one in self._held.get((segment, phase), ()))
+            return
         if len(self._neighbours[segment]) > 1:
-            yield from map(self._batch_of, self._read_with_neighbours(segment).get((segment, phase), ()))
+            yield from map(restore_checked_batch, self._read_with_neighbours(segment).get((segment, phase), ()))
             return
         if phase == Phase.ORDERED:
             yield from self._read_in_order(segment)
-            return
-        if self._held is not None:
-            # In memory they are cut: a filter would copy their texts.
-            rows = self._held
-            is_own = pc.and_(pc.equal(rows[Statement.SEGMENT], segment), pc.equal(rows[Statement.PHASE], phase))
-            own = np.flatnonzero(is_own)
-            for first, last in pairwise([0, *(np.flatnonzero(np.diff(own) > 1) + 1).tolist(), len(own)]):
-                for at in range(first, last, _READ_AHEAD):
-                    part = rows.slice(int(own[at]), min(_READ_AHEAD, last - at))
-                    yield from map(self._batch_of, part.select(_BATCH).to_pylist())
             return
         where = self._own & (ds.field(Statement.SEGMENT) == segment) & (ds.field(Statement.PHASE) == phase)
         stored = self._data.to_batches(
             columns=list(_BATCH), filter=where, batch_size=_READ_AHEAD, batch_readahead=1, fragment_readahead=1
         )
         for batch in stored:
-            yield from map(self._batch_of, batch.to_pylist())
+            yield from map(restore_checked_batch, batch.to_pylist())
 
     def _read_with_neighbours(self, segment: int) -> dict[tuple[int, int], list[dict[str, Any]]]:
         """Batches by (segment, phase), in order, of `segment` and its neighbours, which will be requested next.
@@ -175,7 +188,7 @@ class LakeStatements:
         for first, last in _group_into_stretches(index):
             where = place & (ds.field(Statement.BATCH) >= first) & (ds.field(Statement.BATCH) <= last)
             stretch = self._data.to_table(columns=list(_BATCH), filter=where)
-            yield from map(self._batch_of, stretch.sort_by(Statement.BATCH).to_pylist())
+            yield from map(restore_checked_batch, stretch.sort_by(Statement.BATCH).to_pylist())
 
     def _plan_segment(self, number: int) -> SegmentPlan:
         own = [row for row in self._index_of(number) if row[Statement.PHASE] != Phase.DDL]
@@ -218,10 +231,13 @@ class LakeStatements:
     @cached_property
     def _ddls(self) -> dict[int, StatementBatch]:
         """The DDL of each segment that begins with one, in one pass over the files."""
+        if self._held is not None:
+            ddls = (one for (_, phase), some in self._held.items() if phase == Phase.DDL for one in some)
+            return {one.batch.segment: one.restore() for one in ddls}
         stored = self._data.to_table(
             columns=list(_BATCH), filter=self._own & (ds.field(Statement.PHASE) == int(Phase.DDL))
         )
-        return {batch.segment: batch for batch in map(self._batch_of, stored.to_pylist())}
+        return {batch.segment: batch for batch in map(restore_checked_batch, stored.to_pylist())}
 
     @cached_property
     def _segments(self) -> list[SegmentPlan]:
@@ -240,6 +256,11 @@ class LakeStatements:
     def _bytes(self) -> dict[int, int]:
         """Bytes of text by segment. Reads all texts once; used only if the sizes are needed before the apply."""
         sizes: dict[int, int] = {}
+        if self._held is not None:
+            for (segment, phase), some in self._held.items():
+                size = sum(len(text) for one in some for text in one.texts) if phase != Phase.DDL else 0
+                sizes[segment] = sizes.get(segment, 0) + size
+            return sizes
         where = self._own & (ds.field(Statement.PHASE) != int(Phase.DDL))
         for part in self._data.to_batches(
             columns=[Statement.SEGMENT, Statement.SQL], filter=where, batch_size=_READ_AHEAD
@@ -250,11 +271,11 @@ class LakeStatements:
 
 
 def read_statements(
-    ctx: StageContext, window: SinkWindow, target: TargetSection, rows: pa.Table | None = None
+    ctx: StageContext, window: SinkWindow, target: TargetSection, held: Sequence[HeldBatch] | None = None
 ) -> LakeStatements:
-    """The statements of `window` in the lake; `rows`: the same rows, if they are still in memory."""
+    """The statements of `window` in the lake; `held`: the same batches, if they are still in memory."""
     assumes_defaults = ctx.replication.source.session_variables == "default"
-    return LakeStatements(ctx.paths, window, target, ctx.replication.name, rows, assumes_defaults=assumes_defaults)
+    return LakeStatements(ctx.paths, window, target, ctx.replication.name, held, assumes_defaults=assumes_defaults)
 
 
 def _group_into_stretches(index: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -267,8 +288,26 @@ def _group_into_stretches(index: Sequence[tuple[int, int]]) -> Iterator[tuple[in
             first, rows = place + 1, 0
 
 
+def _group_by_place(held: Iterable[HeldBatch]) -> dict[tuple[int, int], list[HeldBatch]]:
+    """By segment and phase, in order of their numbers."""
+    groups: dict[tuple[int, int], list[HeldBatch]] = {}
+    for one in sorted(held, key=lambda one: one.batch.batch):
+        groups.setdefault((one.batch.segment, one.batch.phase), []).append(one)
+    return groups
+
+
 def build_statement_table(window: str, batches: Sequence[StatementBatch]) -> pa.Table:
     """Rows of `statement`."""
-    columns = [[getattr(batch, name) for batch in batches] for name in _BATCH]
-    arrays = map(pa.array, [[window] * len(batches), *columns], STATEMENT_ARROW.types)
-    return pa.Table.from_arrays(list(arrays), schema=STATEMENT_ARROW)
+    own = pa.array([window] * len(batches), STATEMENT_ARROW.field(Statement.WINDOW).type)
+    columns = {name: _build_column(batches, name) for name in _BATCH} | {Statement.WINDOW: own}
+    return pa.Table.from_arrays([columns[name] for name in STATEMENT_ARROW.names], schema=STATEMENT_ARROW)
+
+
+def build_index(batches: Sequence[StatementBatch]) -> pa.Table:
+    """The columns INDEX of the rows of `statement` for `batches`."""
+    columns = [_build_column(batches, name) for name in INDEX]
+    return pa.Table.from_arrays(columns, schema=pa.schema([STATEMENT_ARROW.field(name) for name in INDEX]))
+
+
+def _build_column(batches: Sequence[StatementBatch], name: str) -> pa.Array:
+    return pa.array([getattr(batch, name) for batch in batches], STATEMENT_ARROW.field(name).type)

@@ -9,9 +9,9 @@ import flame
 LAND = "run (spark_jobs/land/stage.py:%d)"
 RAW = "\n".join(
     (
-        f"thread (7): land_0;run_stage (spark_jobs/job/runner.py:30);{LAND % 40};digest (binlake/lake/rowhash.py:9);"
+        f"thread (7): land_0;run_stage (spark_jobs/job/stagerun.py:30);{LAND % 40};digest (binlake/lake/rowhash.py:9);"
         "arrow::Take (/x/site-packages/pyarrow/libarrow.so.2100);0x7f00 (libc.so.6) 5",
-        f"thread (8): land_1;run_stage (spark_jobs/job/runner.py:30);{LAND % 41};digest (binlake/lake/rowhash.py:11);"
+        f"thread (8): land_1;run_stage (spark_jobs/job/stagerun.py:30);{LAND % 41};digest (binlake/lake/rowhash.py:11);"
         "arrow::Take (/x/site-packages/pyarrow/libarrow.so.2100) 3",
         f"thread (7): land_0;{LAND % 40};read (binlake/lake/parts.py:2);syscall (libc.so.6) 50",
         "thread (7): land_0;measured (bench/x.py:9);Meter.cpu (bench/x.py:7);open64 (libc.so.6) 9",

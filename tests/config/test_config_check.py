@@ -14,8 +14,9 @@ from support.replication_files import write_replication
 from binlake import tso
 from binlake.cli import run
 from binlake.config.load import check_replication, load_replication
-from binlake.config.model import Replication, TargetSection
+from binlake.config.model import Replication
 from binlake.config.problems import find_notifier_problems, find_problems
+from binlake.config.target import TargetSection
 from binlake.errors import ConfigError
 
 TS = "470583292723200001"
@@ -65,7 +66,10 @@ def merge(change: dict[str, Any]) -> dict[str, Any]:
         ({"lake": {"path": ""}}, "`lake.path`: empty"),
         ({"lake": {"path": "ftp://bucket/lake"}, "window": LOCAL}, "`lake.path`: a URI with the scheme 'ftp'"),
         ({"lake": {"path": "gs://bucket/lake"}, "window": LOCAL}, "`lake.path`: Google Cloud Storage by its own"),
-        ({"lake": {"path": "abfss://c@a.dfs/l"}, "window": LOCAL}, "`lake.path`: Azure's storage is not"),
+        ({"lake": {"path": "abfss://lake@acct.dfs/l"}, "window": LOCAL}, "`lake.path`: a place in Azure's storage is"),
+        ({"lake": {"path": "az://lake/l"}, "window": LOCAL}, "abfss://container@account.dfs.core.windows.net/prefix"),
+        ({"lake": {"path": "abfss://lake@acct.dfs.core.windows.net/l", "storage": {"endpoint": "http://h:1"}},
+          "window": LOCAL}, "`lake.storage.endpoint`: must end with the account of `lake.path`, as in http://h:1/acct"),
         ({"lake": {"path": "hdfs://name:8020/lake"}, "window": LOCAL}, "`lake.path`: HDFS is not served"),
         ({"lake": {"path": "s3://"}, "window": LOCAL}, "`lake.path`: a URI with the scheme 's3'"),
         ({"lake": {"path": "s3://key:secret@bucket/lake"}, "window": LOCAL}, "`lake.path`: has credentials"),

@@ -22,7 +22,8 @@ from binlake.errors import IncompleteWindow, Permanent, TargetRefused, UnknownOu
 from binlake.pipeline import BY_NAME, LAKE, MIRROR, SQL
 from binlake_airflow.dags.dagparts import KINDS, MOMENT_PATTERN
 from binlake_airflow.dags.factory import build_all, build_dag, build_dags
-from binlake_airflow.operators.stages import RECOVER, ConnectStageOperator, StageOperator, SubmitStageOperator
+from binlake_airflow.operators.sparkstages import ConnectStageOperator, SubmitStageOperator
+from binlake_airflow.operators.stages import RECOVER, StageOperator
 from binlake_airflow.timetable import compute_range_of_times
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"

@@ -28,6 +28,7 @@ from binlake.window.derived import Merged
 from binlake_airflow.dags.factory import build_dags
 from binlake_airflow.pages.panels import build_panels
 from binlake_airflow.pages.timeline import read_timeline
+from binlake_airflow.pages.words import name_place
 from binlake_airflow.telemetry.metrics import emit
 
 AT_MS = 1_795_000_000_000
@@ -97,6 +98,7 @@ def test_new_sink_runs_with_what_merge_derived_and_its_position_is_shown(
     assert [lag["place"] for lag in timeline["lags"]] == ["lake", "tallies"]
     legends = [name for panel in build_panels(timeline) for name, _ in panel.legend]
     assert "tallies" in legends
+    assert name_place("tally") == "Tallies"
 
 
 def test_new_sink_has_a_column_and_gauges(

@@ -24,7 +24,8 @@ from test_e2e_window import Make, expected, lake_rows, set_up, some_changes, tab
 
 from binlake.base.jvm import SHORT_LIVED
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.job.runner import run_stage, run_window
+from binlake.spark_jobs.job.runner import run_window
+from binlake.spark_jobs.job.stagerun import run_stage
 from binlake.spark_jobs.land.pulling import pull_window
 from binlake.spark_jobs.land.pump_source import PumpPull
 

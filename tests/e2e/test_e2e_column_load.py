@@ -19,7 +19,8 @@ from binlake.lake.paths import LakePaths
 from binlake.repair.backfill.progress import BackfillProgress
 from binlake.spark_jobs.commands.rebuild import rebuild
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
-from binlake.spark_jobs.job.runner import run_stage, run_window
+from binlake.spark_jobs.job.runner import run_window
+from binlake.spark_jobs.job.stagerun import run_stage
 from binlake.spark_jobs.tables.baserows import BaseBlock
 from binlake.window.derived import CompactManifest
 

@@ -18,7 +18,7 @@ from support.workload import integer, text
 from binlake.spark_jobs.engine.engine import LocalEngine
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.decoding import MergeTask
-from binlake.spark_jobs.job.runner import run_stage
+from binlake.spark_jobs.job.stagerun import run_stage
 
 pytestmark = pytest.mark.e2e
 Make = Callable[..., StageContext]

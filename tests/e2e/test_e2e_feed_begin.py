@@ -11,7 +11,8 @@ from support.workload import integer, text
 
 from binlake.feed.state import find_begin, read_progress, read_state, record_removal
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.job.runner import run_stage, run_window
+from binlake.spark_jobs.job.runner import run_window
+from binlake.spark_jobs.job.stagerun import run_stage
 
 FEED = "files"
 

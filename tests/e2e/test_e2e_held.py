@@ -24,7 +24,8 @@ from binlake.health.state import Surroundings, build_health_view
 from binlake.lake.holdups import find_blocking_reason
 from binlake.spark_jobs.bootstrap.loading import BootstrapLoader
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.job.runner import run_stage, run_window
+from binlake.spark_jobs.job.runner import run_window
+from binlake.spark_jobs.job.stagerun import run_stage
 from binlake_airflow.pages.history import build_run_view
 
 Make = Callable[..., StageContext]

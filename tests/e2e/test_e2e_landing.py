@@ -23,7 +23,7 @@ from binlake.errors import CheckpointConflict, ImmutableWindow, IncompleteWindow
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lake import ensure_tables
 from binlake.spark_jobs.job.results import CUT
-from binlake.spark_jobs.job.runner import run_stage
+from binlake.spark_jobs.job.stagerun import run_stage
 from binlake.spark_jobs.land import stage as land_stage
 from binlake.spark_jobs.land.ddljobs import WindowJobs
 from binlake.window.manifest import WindowManifest

@@ -12,7 +12,8 @@ from support.mariadb import MariaDb, rows
 from support.workload import integer
 
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.job.runner import run_stage, run_window
+from binlake.spark_jobs.job.runner import run_window
+from binlake.spark_jobs.job.stagerun import run_stage
 
 pytestmark = [pytest.mark.mariadb]
 

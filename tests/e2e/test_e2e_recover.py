@@ -20,7 +20,7 @@ from binlake.config import Replication
 from binlake.errors import LostRange
 from binlake.spark_jobs.commands.recover import recover
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
-from binlake.spark_jobs.job.runner import run_stage
+from binlake.spark_jobs.job.stagerun import run_stage
 from binlake.target import read_checkpoint
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.e2e]

@@ -31,7 +31,8 @@ from binlake.mirror import MirrorVersions
 from binlake.spark_jobs.bootstrap.structures import DefinitionsDiffer
 from binlake.spark_jobs.commands.bootstrap import load_tidb
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.job.runner import run_stage, run_window
+from binlake.spark_jobs.job.runner import run_window
+from binlake.spark_jobs.job.stagerun import run_stage
 from binlake.target import read_checkpoint
 from binlake.target.commands.bootstrap import Bootstrap
 from binlake.target.session.session import TargetSession

@@ -21,7 +21,8 @@ from support.workload import Workload, integer, text
 from binlake.errors import BinlakeError
 from binlake.spark_jobs.commands.restore import restore
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.job.runner import run_stage, run_window
+from binlake.spark_jobs.job.runner import run_window
+from binlake.spark_jobs.job.stagerun import run_stage
 from binlake.target import read_checkpoint
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.e2e]

@@ -13,7 +13,7 @@ from binlake.errors import LeaseHeld, TargetUnavailable
 from binlake.lake.failures import FAILURE, Failure, read_failures, read_last_failures, record_failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.spark_jobs.job import runner
+from binlake.spark_jobs.job import stagerun
 from binlake.spark_jobs.job.context import Bounds, StageContext
 
 
@@ -29,7 +29,7 @@ def _fails(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def fail(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(runner.importlib, "import_module", lambda _name: SimpleNamespace(run=fail))
+    monkeypatch.setattr(stagerun.importlib, "import_module", lambda _name: SimpleNamespace(run=fail))
 
 
 def test_failed_stage_records_an_event_with_its_text_and_run(
@@ -38,7 +38,7 @@ def test_failed_stage_records_an_event_with_its_text_and_run(
     #
     _fails(monkeypatch, TargetUnavailable("nobody answers", hint="start it", where={"target": "h:1"}))
     with pytest.raises(TargetUnavailable):
-        runner.run_stage("finalize", ctx, Bounds(10, 20))
+        stagerun.run_stage("finalize", ctx, Bounds(10, 20))
     (event,) = ctx.windows.read_last_events((FAILURE,), 2)
     assert (event["stage"], event["state"], event["lo"], event["hi"]) == (FAILURE, "failed", 10, 20)
     (told,) = read_failures(ctx.windows, "run 1")
@@ -51,7 +51,7 @@ def test_foreign_exception_is_recorded_by_its_first_line(ctx: StageContext, monk
     ctx.windows.record(WindowEvent("land", 5, 9, "done"))
     _fails(monkeypatch, KeyError("a fault\nof the program"))
     with pytest.raises(KeyError):
-        runner.run_stage("plan", ctx)
+        stagerun.run_stage("plan", ctx)
     (event,) = ctx.windows.read_last_events((FAILURE,), 1)
     told = Failure.of(event)
     assert (told.stage, told.kind, told.error, event["lo"], event["hi"]) == ("plan", "Fault", "KeyError", 9, 9)
@@ -60,7 +60,7 @@ def test_foreign_exception_is_recorded_by_its_first_line(ctx: StageContext, monk
 def test_run_that_finds_another_at_work_has_not_failed(ctx: StageContext, monkeypatch: pytest.MonkeyPatch) -> None:
     _fails(monkeypatch, LeaseHeld("another one applies"))
     with pytest.raises(LeaseHeld):
-        runner.run_stage("finalize", ctx, Bounds(10, 20))
+        stagerun.run_stage("finalize", ctx, Bounds(10, 20))
     assert read_failures(ctx.windows, "run 1") == []
 
 

@@ -27,7 +27,7 @@ from support.mariadb import MariaDb
 
 from binlake.base import sqlfiles
 from binlake.base.dialects import Dialect
-from binlake.config.model import TargetSection
+from binlake.config.target import TargetSection
 from binlake.errors import (
     CheckpointConflict,
     Drift,

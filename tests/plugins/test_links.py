@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from binlake_airflow.operators.links import SparkPagesLink, WindowPageLink, build_link_xcoms
-from binlake_airflow.operators.stages import RUNTIMES
+from binlake_airflow.operators.sparkstages import RUNTIMES
 from binlake_airflow.provider import get_provider_info
 
 KEY: Any = SimpleNamespace(dag_id="orders", run_id="manual__1+0")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from binlake_airflow.telemetry.messages import complete
+from binlake_airflow.telemetry.alerts import complete
 
 pytestmark = pytest.mark.airflow
 

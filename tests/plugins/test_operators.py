@@ -19,7 +19,7 @@ from binlake_airflow.jobs import StageJob
 from binlake_airflow.operators import base, sparkconnect
 from binlake_airflow.operators.commands import RestoreOperator
 from binlake_airflow.operators.sparkaddress import find_application_file
-from binlake_airflow.operators.stages import ConnectStageOperator, SubmitStageOperator
+from binlake_airflow.operators.sparkstages import ConnectStageOperator, SubmitStageOperator
 from deploy.local.ports import free_port
 
 _SLEEPS = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)")

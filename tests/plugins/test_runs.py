@@ -11,7 +11,7 @@ import pytest
 
 from binlake.cli import run
 from binlake.health.orchestration import DagFacts, LastRun
-from binlake_airflow.pages.runs import read_dag_facts, read_scheduler_facts
+from binlake_airflow.pages.orchestration import read_dag_facts, read_scheduler_facts
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 

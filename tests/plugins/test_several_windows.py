@@ -20,7 +20,8 @@ from binlake.health.orchestration import SYNC
 from binlake_airflow.dags.dagparts import KINDS
 from binlake_airflow.jobs import FUSED, EndedStages
 from binlake_airflow.operators import base, waiters
-from binlake_airflow.operators.stages import ConnectStageOperator, StageOperator, SubmitStageOperator
+from binlake_airflow.operators.sparkstages import ConnectStageOperator, SubmitStageOperator
+from binlake_airflow.operators.stages import StageOperator
 from binlake_airflow.telemetry.notes import KEY
 
 BASE = 470583292723200000

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from binlake.config import Replication
-from binlake_airflow.pages.sparkserver import find_spark_address
+from binlake_airflow.pages.orchestration import find_spark_address
 
 
 def test_connect_server_of_the_connection_is_found_and_nothing_else_has_an_address(

@@ -158,8 +158,9 @@ class Server:
         self._queue = self.network.threading.SimpleQueue()
         self.process.on_death.append(self._died)
 
-    def add(self, path: str, handler: Callable[[Call, bytes], None]) -> None:
-        """Serve by a handler on the loop."""
+    def add(self, path: str, handler: Callable[[Call, bytes], None], *, takes_views: bool = False) -> None:
+        """Serve by a handler on the loop; here a message is never a view."""
+        del takes_views
         self.methods[path] = handler
 
     def add_blocking(self, path: str, work: Callable[[bytes], bytes]) -> None:

@@ -15,8 +15,8 @@ from support.mariadb import MariaDb, execute, rows
 from binlake.spark_jobs.compact import stage as compact
 from binlake.spark_jobs.convert import stage as convert
 from binlake.spark_jobs.finalize import stage as finalize
-from binlake.spark_jobs.job.afterddl import compare_after_apply
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
+from binlake.spark_jobs.job.stagerun import compare_after_apply
 
 LandedShop = Callable[[int], Path]
 """A lake with the first windows of the history, landed and merged; copy it before use."""

@@ -20,7 +20,8 @@ from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.ahead import Ahead
 from binlake.spark_jobs.job.context import Bounds
 from binlake.spark_jobs.job.passed import DerivedAhead, MergedWindow
-from binlake.spark_jobs.job.runner import run_sink, run_stage
+from binlake.spark_jobs.job.runner import run_sink
+from binlake.spark_jobs.job.stagerun import run_stage
 from binlake.spark_jobs.merge import stage as merge
 from binlake.spark_jobs.tables.held import list_mutation_parts
 from binlake.spark_jobs.tables.sinks import SinkWindow, read_sql_window, require_merged

@@ -21,7 +21,7 @@ from binlake.spark_jobs.engine.rows import HeldRows, Rows, read_table
 from binlake.spark_jobs.tables.baserows import BaseBlock, find_base_blocks, fold_blocks
 from binlake.spark_jobs.tables.netrows import NetRows, measure_sizes
 from binlake.spark_jobs.tables.render import Renderer, render_blocks
-from binlake.statements import BatchLimits
+from binlake.statements import BatchLimits, StatementBatch
 
 TEXTS = [None, "", "it's", "ä😀\\", '"', "\0", "x" * 90]
 CELLS = [
@@ -100,9 +100,9 @@ def list_changes(net: pa.Table) -> list[str]:
     return sorted(map(str, net.drop_columns([Change.KEY]).to_pylist()))
 
 
-def list_texts(tables: Iterator[pa.Table]) -> list[tuple[object, ...]]:
+def list_texts(groups: Iterator[list[StatementBatch]]) -> list[tuple[object, ...]]:
     names = ("segment", "phase", "db", "table", "kind", "sql", "expect", "verify_sql", "rows")
-    return sorted(tuple(map(str, (row[name] for name in names))) for one in tables for row in one.to_pylist())
+    return sorted(tuple(str(getattr(batch, name)) for name in names) for batches in groups for batch in batches)
 
 
 @pytest.mark.parametrize("seed", seeds(4))
@@ -112,9 +112,9 @@ def test_blocks_batches_and_digest_depend_on_the_rows_only(seed: int) -> None:  
     renderer = Renderer(WINDOW, definitions(), "mariadb", BatchLimits(rows=7), plain=False)
     found = [require_blocks(cut(blocks, draw)) for _ in range(3)]
     assert len({fold_blocks(one) for one in found}) == 1
-    texts = [pa.concat_tables(render_blocks(renderer, one)) for one in found]
+    texts = [[batch for batches in render_blocks(renderer, one) for batch in batches] for one in found]
     assert texts[0] == texts[1] == texts[2]
-    places = list(zip(*(texts[0][name].to_pylist() for name in ("segment", "phase", "batch")), strict=True))
+    places = [(batch.segment, batch.phase, batch.batch) for batch in texts[0]]
     assert len(set(places)) == len(places)
 
 

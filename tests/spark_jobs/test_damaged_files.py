@@ -24,7 +24,7 @@ from binlake.lake import damage
 from binlake.lake.paths import LakePaths
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.failures import translate
-from binlake.spark_jobs.job.runner import run_stage
+from binlake.spark_jobs.job.stagerun import run_stage
 
 
 def _empty(file: Path) -> None:

@@ -12,7 +12,8 @@ from binlake.feed.registry import SchemaRefused
 from binlake.feed.state import read_progress, read_state, record_pause, record_removal, record_resume
 from binlake.lake import opentable
 from binlake.spark_jobs.job.context import Bounds
-from binlake.spark_jobs.job.runner import run_sink, run_stage
+from binlake.spark_jobs.job.runner import run_sink
+from binlake.spark_jobs.job.stagerun import run_stage
 
 STAGES = ("encode", "publish")
 

@@ -19,7 +19,7 @@ from binlake.spark_jobs.compact import stage as compact
 from binlake.spark_jobs.convert import stage as convert
 from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds
-from binlake.spark_jobs.job.runner import run_stage
+from binlake.spark_jobs.job.stagerun import run_stage
 from binlake.spark_jobs.mirror import stage as mirror
 from binlake.statements.literal import quote_name
 

@@ -17,7 +17,7 @@ from binlake.errors import LostRange
 from binlake.lake.rowhistory import RowVersion
 from binlake.spark_jobs.encode import stage as encode
 from binlake.spark_jobs.job.context import Bounds
-from binlake.spark_jobs.job.runner import run_stage
+from binlake.spark_jobs.job.stagerun import run_stage
 
 FEED = "files"
 Damage = Callable[[Path], None]

@@ -24,7 +24,7 @@ from binlake.lake.windowlog import WindowEvent
 from binlake.mirror import MirrorVersions
 from binlake.mirror.rows import read_mirror_texts
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.job.runner import run_stage
+from binlake.spark_jobs.job.stagerun import run_stage
 
 Locate = Callable[[LakePaths], str]
 TABLES: dict[str, tuple[str, Locate]] = {

@@ -10,7 +10,7 @@ import pytest
 from support.engines import HostileEngine
 from support.netchanges import WINDOW, changes, definitions
 
-from binlake.config.model import TargetSection
+from binlake.config.target import TargetSection
 from binlake.ddl.definitions import SegmentTable
 from binlake.errors import Permanent
 from binlake.lake.paths import LakePaths
@@ -48,14 +48,14 @@ def test_batches_depend_on_rows_and_groups_only(tmp_path: object) -> None:  # R-
     digests = [compute_digest_of_index(one.index.to_pylist()) for one in found]
     assert digests[0] == digests[1]
     assert found[0].change == found[1].change
-    assert (found[0].rows is None, found[1].rows is None) == (False, True)
-    held = found[0].rows
-    assert held is not None
-    kinds = set(zip(held["phase"].to_pylist(), held["kind"].to_pylist(), strict=True))
+    assert (found[0].held is None, found[1].held is None) == (False, True)
+    assert found[0].held is not None
+    held = [one.batch for one in found[0].held]
+    kinds = {(batch.phase, batch.kind) for batch in held}
     assert kinds == {(Phase.DELETE, "delete"), (Phase.WRITE, "replace"), (Phase.WRITE, "insert")}
-    places = list(zip(*(held[name].to_pylist() for name in ("segment", "phase", "batch")), strict=True))
+    places = [(batch.segment, batch.phase, batch.batch) for batch in held]
     assert len(set(places)) == len(places)
-    assert sum(held["rows"].to_pylist()) == sum(rows["copies"].to_pylist())
+    assert sum(batch.rows for batch in held) == sum(rows["copies"].to_pylist())
 
 
 def test_more_batches_than_numbers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_keys_of_a_table_whose_types_may_differ_are_listed() -> None:  # R-13
     for options in (tables, [{**tables[0], "accept": [], "preserve": True}], []):
         accepted = rendered.find_accepted(TargetSection.model_validate({"tables": options}), [("d", "a"), ("d", "b")])
         renderer = Renderer(WINDOW, definitions(), "mariadb", BatchLimits(), plain=False, accepted=accepted)
-        found[accepted] = pa.concat_tables(renderer(0, table))["verify_sql"].to_pylist()
+        found[accepted] = [batch.verify_sql for batches in renderer(0, table) for batch in batches]
     assert list(found) == [frozenset({("d", "a")}), frozenset()]
     ranged, listed = ([" BETWEEN " in sql for sql in found[accepted]] for accepted in reversed(found))
     assert all(ranged)

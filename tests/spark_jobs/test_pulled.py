@@ -21,11 +21,12 @@ from binlake.spark_jobs.engine.engine import LocalEngine
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.lake import ensure_tables
 from binlake.spark_jobs.land import pulling, pump_source
+from binlake.spark_jobs.land.large_files import LargeFiles
 from binlake.spark_jobs.land.pulled import sort_rows
 from binlake.spark_jobs.land.pulling import PulledPart, pull_parts, pull_window
-from binlake.spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, build_proof, digest_content, pull_batches
+from binlake.spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, build_proof, pull_batches
 from binlake.wire import build
-from binlake.wire.blocks import BinlogBlock, build_block
+from binlake.wire.blocks import BinlogBlock, BinlogPart, build_block
 
 HI = 1000
 
@@ -47,13 +48,13 @@ class Pumps:
     def pumps(self) -> list[Any]:
         return [(f"p{number}", "host:1") for number in range(len(self.streams))]
 
-    def pull_pump(self, place: int) -> Iterator[pa.RecordBatch]:
+    def pull_pump(self, place: int, _files: object) -> Iterator[pa.RecordBatch]:
         return self.streams[place]
 
 
 def pull(*streams: Iterator[pa.RecordBatch], most: int = 1 << 40) -> PulledPart:
     """The first part."""
-    with closing(pull_parts(cast("PumpPull", Pumps(list(streams))), most)) as parts:
+    with closing(pull_parts(cast("PumpPull", Pumps(list(streams))), most, LargeFiles(""))) as parts:
         return next(parts)
 
 
@@ -103,7 +104,7 @@ def test_a_part_ends_at_its_bytes_where_every_pump_has_passed() -> None:  # R-48
 
 def test_parts_follow_each_other_without_a_gap_and_hold_each_row_once() -> None:
     streams = with_final_proof(*map(batch, range(1, 60, 2))), with_final_proof(*map(batch, range(2, 60, 7)))
-    parts = list(pull_parts(cast("PumpPull", Pumps(list(streams))), 5_000))
+    parts = list(pull_parts(cast("PumpPull", Pumps(list(streams))), 5_000, LargeFiles("")))
     assert len(parts) > 5
     assert [part.lo for part in parts] == [0, *(part.upto for part in parts[:-1])]
     assert parts[-1].upto == HI
@@ -195,7 +196,7 @@ class Measured(Pumps):
         assert part_bytes == (16 << 20) // 2
         return self.told[place]
 
-    def pull_pump(self, place: int) -> Iterator[pa.RecordBatch]:
+    def pull_pump(self, place: int, _files: object) -> Iterator[pa.RecordBatch]:
         own = range(1 + place, 200, 2)
         return with_final_proof(*(batch(ts) for ts in own if self.lo < ts <= self.hi))
 
@@ -225,7 +226,7 @@ def test_rest_beyond_the_drivers_limit_is_pulled_by_other_tasks_if_there_is_a_sp
     tmp_path: Path, large_on_spark: bool, tasks: int
 ) -> None:  # 34
     class Restarted(Pumps):
-        def pull_pump(self, place: int) -> Iterator[pa.RecordBatch]:
+        def pull_pump(self, place: int, _files: object) -> Iterator[pa.RecordBatch]:
             own = range(1 + place, 200, 2)
             return with_final_proof(*(batch(ts) for ts in own if self.lo < ts <= self.hi))
 
@@ -251,16 +252,16 @@ def test_failing_pump_stops_the_others_and_is_named() -> None:
 class Stream:
     """Stands for PumpReader."""
 
-    def __init__(self, *blocks: BinlogBlock) -> None:
-        self._blocks = blocks
+    def __init__(self, *sent: BinlogBlock | BinlogPart) -> None:
+        self._sent = sent
 
-    def pull_blocks(self, lo: int, hi: int) -> Iterator[BinlogBlock]:
+    def pull_parts(self, lo: int, hi: int) -> Iterator[BinlogBlock | BinlogPart]:
         del lo, hi
-        yield from self._blocks
+        yield from self._sent
 
 
-def batches_of(*blocks: BinlogBlock) -> list[pa.RecordBatch]:
-    return list(pull_batches("p", cast("PumpReader", Stream(*blocks)), 5, 20))
+def batches_of(*sent: BinlogBlock | BinlogPart, files: LargeFiles | None = None) -> list[pa.RecordBatch]:
+    return list(pull_batches("p", cast("PumpReader", Stream(*sent)), 5, 20, files or LargeFiles("")))
 
 
 def test_blocks_become_rows_without_fakes_and_later_transactions() -> None:
@@ -280,20 +281,6 @@ def test_blocks_become_rows_without_fakes_and_later_transactions() -> None:
         (21, 21, "proof", 0, 0, 0, None, b"", None),
     ]
     assert {(row["pump"], row["chunk"]) for row in rows} == {("p", 0)}
-
-
-def test_large_transaction_is_cut_into_chunks(monkeypatch: pytest.MonkeyPatch) -> None:  # R-48
-    monkeypatch.setattr(pump_source, "CHUNK_BYTES", 10)
-    large = bytes(range(35))
-    found = batches_of(
-        build_block([6], [5], [b"s"]), build_block([7, 8], [6, 7], [large, b"t"]), build_block([21], [21], [b""])
-    )
-    assert [one.num_rows for one in found] == [1] * 7
-    table = pa.Table.from_batches(found)
-    assert table["chunk"].to_pylist() == [0, 0, 1, 2, 3, 0, 0]
-    assert b"".join(table["payload"].to_pylist()) == b"s" + large + b"t"
-    assert table["content"].to_pylist() == [None, *[digest_content(large)] * 4, None, None]
-    assert table["kind"].to_pylist()[-1] == "proof"
 
 
 def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.outcomes import show
 from binlake.spark_jobs.merge import stage as merge
-from binlake.target.commands import choose
+from binlake.target.commands import ddl
 from binlake.target.commands.release import release_ddl
 
 pytestmark = pytest.mark.mariadb
@@ -236,7 +236,7 @@ def test_choice_that_cannot_be_is_not_kept(by_command: ByCommand, monkeypatch: p
     def refuse(*_: Any) -> None:
         raise CheckpointConflict("the target is not in its state before the DDL")
 
-    monkeypatch.setattr(choose, "release_ddl", refuse)
+    monkeypatch.setattr(ddl, "release_ddl", refuse)
     with pytest.raises(CheckpointConflict):
         by_command.run("skip")
     assert by_command.choice.read_bytes() == before

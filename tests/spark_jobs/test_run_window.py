@@ -22,7 +22,7 @@ from binlake.spark_jobs.job.ahead import Ahead
 from binlake.spark_jobs.job.context import PIECE_BYTES, StageContext
 from binlake.spark_jobs.job.flight import PIECES
 from binlake.spark_jobs.job.opening import build_session_factory
-from binlake.spark_jobs.job.passed import DerivedAhead, MergedWindow
+from binlake.spark_jobs.job.passed import CannotDeriveAhead, DerivedAhead, MergedWindow
 from binlake.spark_jobs.job.results import BYTES, CUT, Bounds, SparkNeeded, StageResult
 from binlake.spark_jobs.mirror import gathered
 from binlake.window.derived import Merged
@@ -68,6 +68,7 @@ class Stages:
     def __init__(self, piece: int, act: Act = lambda *_: None) -> None:
         self.piece, self.act = piece, act
         self.bytes: Callable[[int], int] = lambda _: 0
+        self.plans, self.merged = [Bounds(0, PLANNED)], NOTHING
         self.sink_window, self.applied = PLANNED, 0
         self.opened: Bounds | None = None
         self.supposed: list[int] = []
@@ -77,7 +78,9 @@ class Stages:
     def __call__(
         self, name: str, _: Any, bounds: Bounds | None = None, *, feed: str = "", given: Any = None, **__: Any
     ) -> StageResult:
-        own = bounds or Bounds(0, PLANNED)
+        if name == "plan" and not self.plans:
+            return StageResult(name, "waiting", self.applied, self.applied)
+        own = bounds or self.plans.pop(0)
         if name == "compact":
             own = self.opened or Bounds(max(own.lo, self.applied), own.hi)
         name = f"{name}-{feed}" if feed else name
@@ -91,7 +94,7 @@ class Stages:
         if name == "finalize":
             self.applied, self.opened = hi, None
         self.on_end(name, own.lo)
-        derived = MergedWindow(own, NOTHING, (), SCHEMAS) if name == "merge" else Derived(name, own.lo, given)
+        derived = MergedWindow(own, self.merged, (), SCHEMAS) if name == "merge" else Derived(name, own.lo, given)
         return StageResult(name, "ready" if name == "plan" else "done", own.lo, hi, detail=detail, derived=derived)
 
     def of(self, name: str) -> list[tuple[int, int]]:
@@ -108,8 +111,11 @@ def run(
             stages.supposed.append(window.hi)
             return window.hi
 
-        def _derive(self, position: Any, wait_for_next: Callable[[], MergedWindow]) -> DerivedAhead:
-            merged = wait_for_next()
+        def _derive(self, position: Any, wait_for_next: Callable[[], MergedWindow]) -> DerivedAhead | None:
+            try:
+                merged = wait_for_next()
+            except CannotDeriveAhead:
+                return None
             assert position == merged.bounds.lo
             return DerivedAhead(merged, position, stages("ahead", None, merged.bounds))
 
@@ -139,6 +145,47 @@ def test_pieces_cover_the_planned_window_and_each_passes_all_stages(monkeypatch:
     assert [stages.of(name) for name in ("land", "merge", "compact", "convert", "finalize")] == [tiles] * 5
     assert stages.of("plan") == [(0, PLANNED)]
     assert [(result.lo, result.hi) for result in found if result.stage == "finalize"] == tiles
+
+
+OF_LOAD = Merged(5, 0, True, (), 5)
+TWO_PLANS = [Bounds(0, PLANNED), Bounds(PLANNED, 2 * PLANNED)]
+
+
+def test_run_continues_amid_a_full_load_with_what_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Otherwise the target waits at the end of each window for the first piece of the next one.
+    stages, landed = Stages(piece=PLANNED), threading.Event()
+    stages.plans, stages.merged, stages.bytes = [*TWO_PLANS], OF_LOAD, lambda _: MOST_BYTES
+    stages.sink_window = 2 * PLANNED
+
+    def act(name: str, bounds: Bounds) -> None:
+        if name == "finalize" and bounds.lo == 0:
+            assert landed.wait(WAIT_S)
+        if name == "merge" and bounds.lo == PLANNED:
+            landed.set()
+
+    stages.act = act
+    found = run(monkeypatch, stages)
+    tiles = [(0, PLANNED), (PLANNED, 2 * PLANNED)]
+    assert [stages.of(name) for name in ("plan", "land", "finalize")] == [tiles] * 3
+    assert stages.of("ahead") == tiles[1:]
+    # The plan that found nothing more is no result.
+    assert [result.stage for result in found].count("plan") == 2
+
+
+@pytest.mark.parametrize(
+    ("merged", "size", "run_s"),
+    [(Merged(5, 0, True, (), 4), MOST_BYTES, 600.0), (NOTHING, MOST_BYTES, 600.0),
+     (OF_LOAD, MOST_BYTES // 8, 600.0), (OF_LOAD, MOST_BYTES, -1.0)],
+    ids=["rows of the log too", "no rows", "a small piece", "a long run"],
+)  # fmt: skip
+def test_other_windows_end_where_plan_has_proposed(
+    monkeypatch: pytest.MonkeyPatch, merged: Merged, size: int, run_s: float
+) -> None:
+    stages = Stages(piece=PLANNED)
+    stages.plans, stages.merged, stages.bytes = [*TWO_PLANS], merged, lambda _: size
+    monkeypatch.setattr(runner, "LOAD_S", run_s)
+    run(monkeypatch, stages)
+    assert stages.of("land") == [(0, PLANNED)]
 
 
 def test_next_piece_lands_while_the_previous_one_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from binlake.lake.windowlog import WindowEvent
 from binlake.spark_jobs.convert import stage as convert
 from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds
-from binlake.spark_jobs.job.runner import run_stage
+from binlake.spark_jobs.job.stagerun import run_stage
 from binlake.spark_jobs.merge import stage as merge
 from binlake.spark_jobs.tables.sinks import read_sql_window, require_merged
 from binlake.spark_jobs.tables.statements import read_statements

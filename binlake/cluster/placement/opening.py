@@ -7,13 +7,16 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import structlog
+
 from binlake.cluster.placement.etcd import EtcdClient
 from binlake.cluster.placement.pd import PdClient
 from binlake.cluster.placement.registry import NodeRegistry
+from binlake.errors import SourceUnavailable
 from binlake.rpc import Tls
 
 if TYPE_CHECKING:
-    from binlake.config.model import SourceSection
+    from binlake.config.source import SourceSection
 
 
 @dataclass(frozen=True)
@@ -35,3 +38,20 @@ def open_placement(source: SourceSection) -> Iterator[Placement]:
         closing(EtcdClient(source.pd_urls, source.timeout_s, tls=tls)) as etcd,
     ):
         yield Placement(pd, NodeRegistry(etcd), tls)
+
+
+log = structlog.get_logger(__name__)
+
+
+def is_pd_reachable(source: SourceSection) -> bool:
+    """Whether PD of `source` gives a timestamp (S3-10). Raises Permanent if it belongs to another cluster.
+
+    Giving the cluster's id is not enough: a member of a PD without a leader still does, but no window can be planned.
+    """
+    try:
+        with open_placement(source) as placement:
+            placement.pd.fetch_ts()
+    except SourceUnavailable as error:
+        log.info("pd_unreachable", reason=str(error))
+        return False
+    return True

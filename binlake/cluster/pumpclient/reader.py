@@ -17,7 +17,7 @@ from binlake.errors import BinlakeError, ConfigError, LostRange, SourceUnavailab
 from binlake.rpc import Channel, MessageStream, RpcError, Status, Tls
 from binlake.wire import blocks
 from binlake.wire.admin_pb2 import InfoReq, InfoResp, MeasureRangeReq, MeasureRangeResp
-from binlake.wire.blocks import BinlogBlock
+from binlake.wire.blocks import BinlogBlock, BinlogPart
 from binlake.wire.pump_pb2 import Pos, PullBinlogReq, PullBinlogResp
 
 Pulled = tuple[int, int, bytes]
@@ -97,26 +97,35 @@ class PumpReader:
 
     def pull_blocks(self, after_ts: int, until_ts: int) -> Generator[BinlogBlock, None, None]:
         """Like `pull` with `until_ts`, many at once: a Binlake pump sends blocks; messages of others are grouped."""
-        metadata = [blocks.ASKED]
+        for one in self._pull_many(after_ts, until_ts, [blocks.ASKED]):
+            assert isinstance(one, BinlogBlock)
+            yield one
+
+    def pull_parts(self, after_ts: int, until_ts: int) -> Generator[BinlogBlock | BinlogPart, None, None]:
+        """As `pull_blocks`; a Binlake pump sends a large binlog in parts, which follow each other from offset 0 on."""
+        yield from self._pull_many(after_ts, until_ts, [blocks.ASKED, blocks.PARTS_ASKED])
+
+    def _pull_many(
+        self, after_ts: int, until_ts: int, metadata: Sequence[tuple[str, str]]
+    ) -> Generator[BinlogBlock | BinlogPart, None, None]:
         with self._open_channel() as channel, self._open(channel, after_ts, metadata) as stream:
-            last = after_ts
+            order = _PulledOrder(after_ts)
             try:
                 for messages in stream.receive_batches():
-                    for block in _parse_blocks(messages):
-                        if block.commit_ts[0] <= last or (np.diff(block.commit_ts) <= 0).any():
-                            raise WireError("its commit_ts are not ascending")
-                        last = int(block.commit_ts[-1])
-                        if last >= until_ts:
-                            yield block.take_first(int(np.searchsorted(block.commit_ts, until_ts)) + 1)
+                    for one in _parse_messages(messages):
+                        order.check(one)
+                        is_over = order.last >= until_ts and not order.is_open
+                        yield _cut_block(one, until_ts) if is_over else one
+                        if is_over:
                             return
-                        yield block
             except RpcError as error:
-                raise self._translate_error(error, last) from None
+                raise self._translate_error(error, order.last) from None
             except (DecodeError, WireError) as error:
                 raise WireError(
-                    f"the answer of the pump is not a PullBinlogResp: {error}", where=self._describe_position(last)
+                    f"the answer of the pump is not a PullBinlogResp: {error}",
+                    where=self._describe_position(order.last),
                 ) from None
-            raise SourceUnavailable("the pump ended the stream", where=self._describe_position(last))
+            raise SourceUnavailable("the pump ended the stream", where=self._describe_position(order.last))
 
     def read_info(self) -> PumpInfo:
         """Call PumpAdmin/Info. Raises SourceUnavailable; WireError if the pump has no such service (an original)."""
@@ -204,17 +213,51 @@ class PumpReader:
         return {"pump": self.addr, "after_ts": after_ts}
 
 
-def _parse_blocks(messages: Sequence[bytes]) -> Iterator[BinlogBlock]:
+class _PulledOrder:
+    """Checks that binlogs come in ascending commit_ts, and the parts of a large one after each other.
+
+    `last`: the commit_ts of the last one that came; `is_open`: more parts of it must follow.
+    """
+
+    def __init__(self, after_ts: int) -> None:
+        self.last = after_ts
+        self.is_open = False
+        self._next = (0, 0, 0)
+
+    def check(self, one: BinlogBlock | BinlogPart) -> None:
+        """Raises WireError."""
+        if isinstance(one, BinlogBlock):
+            if self.is_open:
+                raise WireError("a large binlog is not complete")
+            if one.commit_ts[0] <= self.last or (np.diff(one.commit_ts) <= 0).any():
+                raise WireError("its commit_ts are not ascending")
+            self.last = int(one.commit_ts[-1])
+            return
+        expected = self._next if self.is_open else (max(one.commit_ts, self.last + 1), one.size, 0)
+        if (one.commit_ts, one.size, one.offset) != expected:
+            raise WireError("the parts of a large binlog do not follow each other")
+        self.last, self.is_open = one.commit_ts, not one.is_last
+        self._next = one.commit_ts, one.size, one.offset + len(one.data)
+
+
+def _cut_block(one: BinlogBlock | BinlogPart, until_ts: int) -> BinlogBlock | BinlogPart:
+    """Without the binlogs after the first one at or above `until_ts`."""
+    if isinstance(one, BinlogPart):
+        return one
+    return one.take_first(int(np.searchsorted(one.commit_ts, until_ts)) + 1)
+
+
+def _parse_messages(messages: Sequence[bytes]) -> Iterator[BinlogBlock | BinlogPart]:
     """The binlogs of `messages` in their order. Raises DecodeError, WireError."""
     single: list[tuple[int, int, bytes]] = []
     for message in messages:
-        if message.startswith(blocks.MAGIC):
-            if single:
-                yield blocks.build_block(*zip(*single, strict=True))
-                single = []
-            yield blocks.read_block(message)
-        else:
+        if not message.startswith((blocks.MAGIC, blocks.PART_MAGIC)):
             entity = PullBinlogResp.FromString(message).entity
             single.append((entity.meta.commitTs, entity.meta.startTs, entity.payload))
+            continue
+        if single:
+            yield blocks.build_block(*zip(*single, strict=True))
+            single = []
+        yield blocks.read_block(message) if message.startswith(blocks.MAGIC) else blocks.read_part(message)
     if single:
         yield blocks.build_block(*zip(*single, strict=True))

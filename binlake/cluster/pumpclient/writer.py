@@ -6,9 +6,10 @@ only to the pump of their prewrite: no other pump could complete them.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -18,13 +19,44 @@ from binlake.cluster.node import NodeStatus
 from binlake.cluster.pumpclient.ends import Ends, TransactionEnd
 from binlake.cluster.pumpclient.follow import PumpList, PumpListFollower
 from binlake.cluster.pumpclient.pumps import ONLINE, Pumps, PumpState
-from binlake.cluster.pumpclient.sending import send_all
 from binlake.cluster.pumpclient.strategy import build_strategy
 from binlake.cluster.pumpclient.transport import Connect, WriteRefusal, build_rpc_connect
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
 from binlake.rpc import Tls
 from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq
+
+
+def send_all(requests: Iterable[tuple[PumpState, WriteBinlogReq]], timeout_s: float) -> list[WriteRefusal | None]:
+    """Send each request to its pump; returns the outcomes in order, None = stored."""
+    waiting = list(requests)
+    answers = _Answers(len(waiting))
+    for number, (pump, request) in enumerate(waiting):
+        pump.connection.send(request, timeout_s, functools.partial(answers.put, number))
+    return answers.wait()
+
+
+class _Answers:
+    def __init__(self, count: int) -> None:
+        self._outcomes: list[WriteRefusal | None] = [None] * count
+        self._left = count
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        if not count:
+            self._done.set()
+
+    def put(self, number: int, refused: WriteRefusal | None) -> None:
+        self._outcomes[number] = refused
+        with self._lock:
+            self._left -= 1
+            left = self._left
+        if not left:
+            self._done.set()
+
+    def wait(self) -> list[WriteRefusal | None]:
+        self._done.wait()
+        return self._outcomes
+
 
 log = structlog.get_logger()
 

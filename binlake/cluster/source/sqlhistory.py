@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pymysql
 
     from binlake.base.sections.security import SqlSecurity
-    from binlake.config.model import SourceSql
+    from binlake.config.source import SourceSql
 
 PAGE = 64
 

@@ -23,7 +23,7 @@ from binlake.base.sections.values import HostText, NameList, Section, TableName
 from binlake.base.settingwords import describe_problem
 from binlake.base.tomlfile import WITH_MARK
 from binlake.binlogfile.index import BinlogIndex
-from binlake.config.model import TargetSection
+from binlake.config.target import TargetSection
 from binlake.errors import ConfigError
 from binlake.rules.tables import TableFilter
 

@@ -1,34 +1,170 @@
-"""The checks of the core: configuration, PD, pumps, the source, lake, target, clocks, disks."""
+"""The checks of the core: configuration, PD, pumps, the source, clocks, disks; the lake (its folder or object store can
+be written, and no table has lost a commit); the target (reachable, privileges, mode, and its checkpoint row against
+what Binlake wrote there).
+"""
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 from binlake import tso
+from binlake.base import sqlfiles
+from binlake.base.grants import parse_privileges
+from binlake.base.sqllink import LOOPBACK
 from binlake.cluster.control.commands import read_pump_problems
 from binlake.cluster.control.nodes import is_ahead, is_stale
 from binlake.cluster.holding import describe_hold, name_consumer
 from binlake.cluster.placement import NodeStatus
 from binlake.cluster.placement.opening import open_placement
 from binlake.cluster.source.tables import read_table_names
+from binlake.config import Replication
 from binlake.config.load import check_replication
 from binlake.config.matching import match_rules, select_own_tables
 from binlake.config.problems import list_plain_secrets
 from binlake.config.storage import list_storage_warnings
+from binlake.config.target import TargetSection
 from binlake.health.doctor.clocks import check_skew, measure_skew_s
 from binlake.health.doctor.hostchecks import check_disk
-from binlake.health.doctor.lakechecks import check_commits, check_lake_folder
 from binlake.health.doctor.model import Check, DoctorLine, Patient, Verdict, judge
-from binlake.health.doctor.targetchecks import check_checkpoint, check_target, check_target_clock
 from binlake.health.nodes import build_nodes_view
 from binlake.health.problem import DIAGNOSE, Problem, fill_in
 from binlake.health.sourceproblems import find_source_problems
 from binlake.health.sources import hear_sources
+from binlake.lake.continuity import require_all_windows
 from binlake.lake.paths import LakePaths
+from binlake.lake.storecheck import try_store
+from binlake.lake.windowlog import WindowLog
+from binlake.pipeline import list_stages_with_versions
 from binlake.rules import Rules
+from binlake.target.apply.position import read_position
+from binlake.target.claim.checkpointrow import CheckpointTable
+from binlake.target.session.session import TargetSession
+from binlake.target.session.tables import has_tables, require_transactions
+
+_NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "DROP", "INDEX")
+_NONE = DoctorLine("target", "not applicable", "this replication has no SQL target")
+
+
+def check_target(patient: Patient) -> Iterator[DoctorLine]:
+    """Version, privileges, mode, and the engine of Binlake's own tables."""
+    target = patient.unlocked.target
+    if target is None:
+        yield _NONE
+        return
+    with closing(TargetSession(target)) as session:
+        yield DoctorLine("server", "ok", f"{session.place}: {session.fetch_value('SELECT VERSION()')}")
+        yield _check_tls(target, session)
+        yield _check_privileges(target, session.fetch_column("SHOW GRANTS"))
+        yield DoctorLine(
+            "mode", "ok", f"{target.mode}, safe-mode {target.safe_mode}, {target.worker_count} connections"
+        )
+        if has_tables(session, target.checkpoint_schema):
+            require_transactions(session, target.checkpoint_schema, sqlfiles.TABLES)
+
+
+def _check_tls(target: TargetSection, session: TargetSession) -> DoctorLine:
+    """Without TLS, who is between this machine and the target reads rows and may take the session over."""
+    version = str(dict(session.fetch_rows("SHOW SESSION STATUS LIKE 'Ssl_version'")).get("Ssl_version", ""))
+    if target.host in LOOPBACK:
+        return DoctorLine("TLS", "ok", version or "none, to this machine")
+    if not version:
+        remedy = "rows travel in the clear: switch TLS on at the server, then ssl-ca in [target.security]"
+        return DoctorLine("TLS", "warning", "none", remedy)
+    remedy = 'anybody may pretend to be the target: ssl-ca in [target.security], or ssl-mode = "verify-identity"'
+    found = f"{version}, the server's certificate is {'' if target.security.checks_certificate else 'not '}checked"
+    return judge("TLS", target.security.checks_certificate, found, remedy, "warning")
+
+
+def _check_privileges(target: TargetSection, grants: list[str]) -> DoctorLine:
+    granted = {privilege for grant in grants for privilege in parse_privileges(grant)}
+    missing = [] if "ALL PRIVILEGES" in granted else [one for one in _NEEDED if one not in granted]
+    found = f"missing for {target.user}: {', '.join(missing)}" if missing else "enough"
+    # A role's privileges are not listed, and a grant on one database counts for all.
+    return judge("privileges", not missing, found, f"GRANT {', '.join(missing)} ON *.* TO {target.user}")
+
+
+def check_checkpoint(patient: Patient) -> Iterator[DoctorLine]:
+    """The checkpoint row, if it is as Binlake wrote it; an open window; tables set aside."""
+    replication = patient.unlocked
+    target = replication.target
+    if target is None:
+        yield _NONE
+        return
+    cluster = replication.source.expected_cluster
+    # Raises CheckpointMoved, and CheckpointConflict if another replication holds a window open.
+    position = read_position(target, replication.name, cluster)
+    with closing(TargetSession(target)) as session:
+        stored = CheckpointTable(target.checkpoint_schema, cluster).read_stored(session)
+    if stored.checkpoint is None:
+        yield DoctorLine("checkpoint", "ok", "none yet: the first window writes it")
+        return
+    row = f"commitTS {stored.checkpoint.commit_ts}"
+    show = f"binlake checkpoint show --replication {patient.file}"
+    recorded = "" if position.is_recorded else ", written by another program"
+    yield judge("checkpoint", position.is_recorded, f"{row}{recorded}", show, "warning")
+    if position.opened is not None:
+        text = f"{position.opened.open_lo}-{position.opened.open_hi} has begun and not ended"
+        yield DoctorLine(
+            "open window", "warning", text, f"if no run works on it: binlake window run --replication {patient.file}"
+        )
+    if position.aside:
+        names = ", ".join(sorted(f"{db}.{table}" for db, table in position.aside))
+        yield DoctorLine("set aside", "warning", names, f"binlake table list --replication {patient.file}")
+
+
+def check_target_clock(patient: Patient) -> Iterator[DoctorLine]:
+    """The target's clock."""
+    target = patient.unlocked.target
+    if target is None:
+        yield _NONE
+        return
+    with closing(TargetSession(target)) as session:
+        skew_s = measure_skew_s(lambda: float(session.fetch_value("SELECT UNIX_TIMESTAMP(NOW(6))")))
+    yield check_skew("clock", skew_s, "the target")
+
+
+def check_lake_folder(replication: Replication) -> Iterator[DoctorLine]:
+    """Whether files can be created there (the first window creates the folder), or the store does what a lake needs."""
+    paths = LakePaths.of(replication)
+    if paths.local is None:
+        try_store(paths)
+        yield DoctorLine("folder", "ok", f"{paths.root}: put, conditional put, list and delete were tried")
+        return
+    existing = next(path for path in (paths.local, *paths.local.parents) if path.exists())
+    remedy = f"chown or chmod {existing} for the user of the tasks, or another lake.path"
+    try:
+        if existing == paths.local:
+            tempfile.TemporaryFile(dir=existing, prefix=".doctor-").close()
+        elif not os.access(existing, os.W_OK | os.X_OK):
+            raise PermissionError
+    except OSError as error:
+        yield DoctorLine(
+            "folder", "failure", f"{existing} cannot be written: {error.strerror or 'no permission'}", remedy
+        )
+        return
+    yield DoctorLine(
+        "folder", "ok", f"{paths.root}" + ("" if existing == paths.local else ": created by the first window")
+    )
+
+
+def check_commits(replication: Replication) -> Iterator[DoctorLine]:
+    """Whether the landed windows tile, and the tables have the commits of the newest windows."""
+    paths = LakePaths.of(replication)
+    windows = WindowLog(paths)
+    if not windows.exists() or (landed := windows.find_landed_range()) is None:
+        yield DoctorLine("commits", "not applicable", "nothing has landed yet")
+        return
+    count = len(windows.list_landed())
+    require_all_windows(paths, windows, list_stages_with_versions())
+    until = tso.to_datetime(landed[1]).isoformat(sep=" ", timespec="seconds")
+    yield DoctorLine("commits", "ok", f"{count:,} windows without a gap, up to {until}")
+
 
 _HEARTBEAT_S = 2.0
 _GRAVE = frozenset({"failing", "unreachable"})

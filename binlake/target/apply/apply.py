@@ -1,5 +1,8 @@
 """Applies one pinned window under the claim, exactly once, with a checkpoint that is correct at every moment.
 
+Its copies of rows are tables next to the ledger, whose rows are written by ordinary batches with ledger rows (R-12);
+they are made and dropped outside a transaction, and both may be repeated.
+
 The order: claim the target, open the window, apply each segment's DDL and then its rows, and finally set
 consistent=true. An interrupted apply resumes from the state stored in the target. Sources: DESIGN 4, invariants 7 to
 11; hazards R-01 to R-61.
@@ -16,12 +19,13 @@ from typing import Protocol
 
 import structlog
 
-from binlake.config.model import TargetSection
+from binlake.config.target import TargetSection
 from binlake.errors import BinlakeError, CheckpointConflict, ConfigError
 from binlake.statements.batch import INJECTED, REPLACED
+from binlake.statements.literal import quote_qualified_name
+from binlake.statements.preserve import format_copy_prefix
 from binlake.target.apply import atomic, ordered, parallel
 from binlake.target.apply.batches import SegmentCounts
-from binlake.target.apply.copies import build_copies, drop_copies
 from binlake.target.apply.opening import is_window_applied, open_or_resume, require_complete_ledger
 from binlake.target.claim.aside import is_aside
 from binlake.target.claim.claim import TargetClaim
@@ -40,6 +44,25 @@ from binlake.target.session.session import TargetSession
 from binlake.target.session.stopping import StatementKiller, StopFlag
 from binlake.target.session.tables import create_tables
 from binlake.window.manifest import ApplyManifest
+
+
+def build_copies(run: ApplyRun, plan: SegmentPlan) -> None:
+    """Create an empty copy of each table whose rows `plan` keeps, unless it exists already or is set aside."""
+    without = {quote_qualified_name(db, table) for db, table in plan.tables if is_aside(run.aside, (db, table))}
+    for copy, table in plan.copies:
+        if table not in without:
+            run.claim.prove()
+            run.session.execute(f"CREATE TABLE IF NOT EXISTS {copy} LIKE {table}")
+
+
+def drop_copies(run: ApplyRun) -> None:
+    """Drop every copy of this replication. Call it only when no copy is needed any more."""
+    prefix = format_copy_prefix(run.manifest.replication)
+    sql = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND LEFT(TABLE_NAME, %s) = %s"
+    for name in run.session.fetch_column(sql, (run.schema, len(prefix), prefix)):
+        run.claim.prove()
+        run.session.execute(f"DROP TABLE IF EXISTS {quote_qualified_name(run.schema, name)}")
+
 
 log = structlog.get_logger()
 

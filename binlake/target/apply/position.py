@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from binlake import tso
-from binlake.config.model import Replication, TargetSection
+from binlake.config.model import Replication
+from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict, TargetRefused
 from binlake.statements.literal import quote_qualified_name
 from binlake.target.claim.aside import AsideTable, read_aside

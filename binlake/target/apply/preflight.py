@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 from binlake.base.dialects import Dialect
-from binlake.config.model import Replication, TargetSection, TargetTable
+from binlake.config.model import Replication
+from binlake.config.target import TargetSection, TargetTable
 from binlake.ddl.shapes import TableShape
 from binlake.ddl.targets import TargetTables
 from binlake.dialect import derive_bytewise_table, has_target_collation
@@ -112,7 +113,6 @@ def find_stopping_reports(
 def _report_table(
     target: TargetSection, table: TableDef, actual: TableForm | None, later: Collection[str]
 ) -> TableReport:
-    form = build_expected_form(table, target.db_type)
     unequalled = find_missing_collations(table, target.db_type)
     if unequalled:
         lacking = tuple(f"the target has no collation that calls the same texts equal as {name}" for name in unequalled)
@@ -121,6 +121,11 @@ def _report_table(
     if actual is None:
         ways = ("create it at the target, or load it with the source's data", _describe_ignoring(table))
         return TableReport(table.db, table.name, "missing", refusals=("the table is missing",), ways=ways)
+    return _compare_table(target, table, actual, later)
+
+
+def _compare_table(target: TargetSection, table: TableDef, actual: TableForm, later: Collection[str]) -> TableReport:
+    form = build_expected_form(table, target.db_type)
     option = find_option(target, (table.db, table.name))
     differences = compare_structures(form, actual)
     shape = derive_shape(form, actual, option, target.sync_mode)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from binlake.config.model import Replication, TargetSection
+from binlake.config.model import Replication
+from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
 from binlake.mysqlbinlog.dumpfolder import DumpFolder, read_dump_folder
 from binlake.mysqlbinlog.dumpposition import read_dump_position

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from binlake.base.arguments import add_output
 from binlake.config.load import load_replication
-from binlake.config.model import Replication, TargetSection
+from binlake.config.model import Replication
+from binlake.config.target import TargetSection
 
 
 class Row(NamedTuple):

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from binlake import tso
-from binlake.config.model import Replication, TargetSection
+from binlake.config.model import Replication
+from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.mysqlbinlog.dumpposition import read_dump_position
 from binlake.target.apply.position import read_open_window, read_tables_aside

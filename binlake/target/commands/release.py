@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 
-from binlake.config.model import TargetSection
+from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict
 from binlake.target.claim.checkpointrow import CheckpointTable
 from binlake.target.claim.claim import open_claimed_transaction

@@ -4,7 +4,7 @@ The comparison is independent of the pipeline: it reads the target by plain SQL 
 decoders.
 """
 
-from binlake.testkit.captures.expected import read_expected_states
+from binlake.testkit.captures.capture import read_expected_states
 from binlake.testkit.captures.state import Comparison, compare_state
 from binlake.testkit.captures.target import connect
 

@@ -19,7 +19,8 @@ from binlake_airflow.dags.dagparts import ReplicationFile, build_deadline_alert,
 from binlake_airflow.dags.schedule import parse_schedule
 from binlake_airflow.jobs import FUSED
 from binlake_airflow.operators.commands import RecoverOperator
-from binlake_airflow.operators.stages import RECOVER, RUNTIMES, StageOperator
+from binlake_airflow.operators.sparkstages import RUNTIMES
+from binlake_airflow.operators.stages import RECOVER, StageOperator
 from binlake_airflow.telemetry import assets
 
 # Airflow's backfill of dates is for `<name>.backfill`: here the checkpoint, not a date, determines the next window.

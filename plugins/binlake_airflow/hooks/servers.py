@@ -5,15 +5,57 @@ All imports of clients are late: Airflow imports this module to list its connect
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, urlencode
 
-from airflow.sdk import Connection
+from airflow.sdk import BaseHook, Connection
+from pydantic import ValidationError
 
-from binlake.errors import ConfigError, Permanent, Transient
-from binlake_airflow.hooks.base import CheckedHook, list_tls_files, read_security
+from binlake.base.sections.security import SqlSecurity
+from binlake.errors import BinlakeError, ConfigError, Permanent, Transient
+
+
+class CheckedHook(BaseHook):
+    """A hook whose connection can be tested: `check` says in one line what it found, or raises BinlakeError."""
+
+    conn_name_attr = "binlake_conn_id"
+    conn_type: ClassVar[str]
+    hook_name: ClassVar[str]
+
+    def __init__(self, binlake_conn_id: str) -> None:
+        super().__init__()
+        self.binlake_conn_id = binlake_conn_id
+
+    @abstractmethod
+    def check(self, connection: Connection) -> str:
+        """What answers behind `connection`. Raises BinlakeError."""
+
+    def test_connection(self) -> tuple[bool, str]:
+        """For the button *Test* of the UI: whether it answers, and what was found."""
+        try:
+            return True, self.check(self.get_connection(self.binlake_conn_id))
+        except BinlakeError as error:
+            return False, f"{error.message}. {error.hint}".rstrip(". ")
+
+
+def read_security(connection: Connection) -> SqlSecurity:
+    """The keys `ssl-ca`, `ssl-cert`, `ssl-key`, `ssl-mode` of its extra. Raises ConfigError for wrong ones."""
+    given: dict[str, Any] = {
+        key: value for key, value in connection.extra_dejson.items() if key.startswith(("ssl-", "ssl_"))
+    }
+    try:
+        return SqlSecurity.model_validate(given)
+    except ValidationError as error:
+        raise ConfigError(f"the extra of the connection is wrong: {error.errors()[0]['msg']}") from None
+
+
+def list_tls_files(connection: Connection) -> tuple[str, str, str]:
+    """CA, certificate and key of its extra; empty = none."""
+    return read_security(connection).list_files()
+
 
 if TYPE_CHECKING:
     from binlake.target import TargetSession
@@ -39,7 +81,7 @@ class DatabaseHook(CheckedHook):
         return f"{version} at {session.place}, {tls or 'without TLS'}"
 
     def _open(self, connection: Connection) -> TargetSession:
-        from binlake.config.model import TargetSection
+        from binlake.config.target import TargetSection
         from binlake.target import TargetSession
 
         return TargetSession(
@@ -94,14 +136,14 @@ class LakeHook(CheckedHook):
     def _list_bucket(self, connection: Connection, path: str) -> str:
         from obstore.exceptions import BaseError
 
-        from binlake.lake.access import Access
+        from binlake.lake.access import Access, locate_below
         from binlake.lake.objects import build_objects
 
         extra = connection.extra_dejson
         access = Access(str(extra.get("endpoint") or ""), str(extra.get("region", "us-east-1")))
         keys = (connection.login, connection.password or "") if connection.login else None
         store = build_objects(path, access, keys, _WAIT_S)
-        bucket, _, prefix = path.partition("://")[2].partition("/")
+        bucket, _, prefix = locate_below(path).partition("/")
         try:
             found = store.list_with_delimiter()
         except (BaseError, FileNotFoundError) as error:

@@ -1,4 +1,4 @@
-"""The operators of a window: one abstract stage, and one class for each way of running Spark.
+"""The operator of a stage of a window, whatever runs Spark for it (`sparkstages`).
 
 A task gets its bounds from the XCom of the previous stage, starts the job by module name and returns the job's
 StageResult. The job does the stage's work and ensures that it can be repeated.
@@ -6,20 +6,15 @@ StageResult. The job does the stage's work and ensures that it can be repeated.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-from airflow.sdk.exceptions import AirflowException
 from airflow.triggers.base import StartTriggerArgs
 
-from binlake.base.jvm import format_short_lived_options, list_delta_jars
-from binlake.errors import BinlakeError, ConfigError, IncompleteWindow, SourceUnavailable, Transient
+from binlake.errors import BinlakeError, ConfigError, IncompleteWindow, SourceUnavailable
 from binlake.pipeline import STOPPED, name_feed_sink, name_task
 from binlake_airflow.jobs import (
     FUSED,
@@ -28,22 +23,13 @@ from binlake_airflow.jobs import (
     StageJob,
     find_feed_of_result,
     is_idle,
-    needs_spark_after_all,
     parse_moment,
     prepare_result_for_xcom,
     pull_result,
     read_results,
 )
-from binlake_airflow.operators.base import BinlakeOperator, find_trace_parent
+from binlake_airflow.operators.base import BinlakeOperator
 from binlake_airflow.operators.links import LINKS
-from binlake_airflow.operators.sparkaddress import (
-    DRIVER_MEMORY_ENV,
-    build_driver_env,
-    find_application_file,
-    find_connect_url,
-    find_spark_master,
-)
-from binlake_airflow.operators.sparkconnect import ConnectSessions, split_token
 from binlake_airflow.operators.waiters import Waiters
 from binlake_airflow.telemetry import metrics
 from binlake_airflow.telemetry.reports import (
@@ -318,91 +304,6 @@ class StageOperator(BinlakeOperator):
         # Ends the task here, unless only `recover` follows.
         self.skip(context["ti"], others)
         return value
-
-
-class SubmitStageOperator(StageOperator):
-    """Runs the stage with `spark-submit` in client mode, on the master of the connection.
-
-    It first runs the stage as a plain process, which can process a small window alone: starting a JVM costs more than
-    such a window.
-    """
-
-    _hook: SparkSubmitHook | None = None
-
-    def run_spark(self, job: StageJob, result: Path) -> str:
-        """Run the stage without Spark, or submit it if that is not possible; and wait."""
-        hook = self.build_hook(job, result)
-        if self.read_settings().window.most_local_bytes != 0:
-            how = self.run_child(job.build_arguments(result, spark_later=True))
-            if not needs_spark_after_all(result):
-                return how
-            self.log.info("spark_needed", stage=job.stage)
-        self._hook = hook
-        try:
-            self._hook.submit(find_application_file())
-        except AirflowException as error:
-            return str(error)
-        return "exit status 0"
-
-    def build_hook(self, job: StageJob, result: Path) -> SparkSubmitHook:
-        """The provider's hook with all settings needed before the driver starts; the job sets the rest itself."""
-        master = find_spark_master(self.spark_conn_id)
-        local = master.startswith("local")
-        conf = (
-            {"spark.driver.extraJavaOptions": format_short_lived_options(), "spark.ui.enabled": "false"}
-            if local
-            else {}
-        )
-        return SparkSubmitHook(
-            conn_id=self.spark_conn_id,
-            name=f"binlake-{self.replication}-{job.stage}",
-            conf=conf,
-            jars=",".join(list_delta_jars()),
-            driver_memory=os.environ.get(DRIVER_MEMORY_ENV),
-            # A JVM lives for one window.
-            application_args=replace(job, run_for_s=0.0).build_arguments(result),
-            env_vars=build_driver_env(local) | self.read_secrets() | find_trace_parent(),
-        )
-
-    def on_kill(self) -> None:
-        """Kill the driver."""
-        super().on_kill()
-        if self._hook is not None:
-            self._hook.on_kill()
-
-
-class ConnectStageOperator(StageOperator):
-    """Runs the stage as a client of a warm Spark Connect server."""
-
-    _sessions: ConnectSessions | None = None
-
-    def run_spark(self, job: StageJob, result: Path) -> str:
-        """Run the client in a child process, in the stage's session; a retry first ends work left by earlier tries.
-
-        If no server listens, the stage runs without Spark: most windows do not need it. Raises Transient if this does.
-        """
-        self._sessions = ConnectSessions(
-            find_connect_url(self.spark_conn_id), self.replication, job.stage, self.log.warning
-        )
-        try:
-            remote = self._sessions.open(job.try_number, job.began_s)
-        except Transient as error:
-            self.log.warning("spark_unavailable", stage=job.stage, error=str(error))
-            how = self.run_child(job.build_arguments(result, without_spark=True))
-            if needs_spark_after_all(result):
-                raise
-            return how
-        shown, env = split_token(remote)
-        return self.run_child(job.build_arguments(result, remote=shown), env)
-
-    def on_kill(self) -> None:
-        """End the client, then the work it left on the server."""
-        super().on_kill()
-        if self._sessions is not None:
-            self._sessions.end()
-
-
-RUNTIMES: dict[str, type[StageOperator]] = {"submit": SubmitStageOperator, "connect": ConnectStageOperator}
 
 
 def _look_away() -> None:

@@ -24,6 +24,7 @@ from binlake.lake.seek import TimeBudget
 from binlake.lake.shardlocks import read_target_tables_at
 from binlake.lake.transactions import Passages
 from binlake.lake.windowlog import WindowLog
+from binlake.pipeline import SINKS
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
 from binlake.rules import Rules
@@ -44,7 +45,6 @@ _TABLES = 500
 _FOUND = 100
 """Tables on one page of a search."""
 _IN_PART = 20
-_TOOK = ("merge", "finalize", "mirror", "publish")
 _LETTERS = 300
 _COLUMNS = 60
 
@@ -104,7 +104,7 @@ class _CachedAudit(Audit):
 
 
 def build_row_view(lake: PageLake, query: PageRequest) -> dict[str, Any]:
-    """The newest versions of one row, by table and key, up to a commit_ts. Raises BadRequest, BinlakeError."""
+    """The newest versions of one row, by table and key, up to a commit_ts. Raises BadPageRequest, BinlakeError."""
     view = build_table_form(lake, query)
     if view["table"] is None:
         return view
@@ -123,7 +123,11 @@ def build_row_view(lake: PageLake, query: PageRequest) -> dict[str, Any]:
     )  # fmt: skip
     shown = [change for change in history.changes if not column or has_changed(change, column)]
     view["looked_at"] = len(history.changes)
-    passages = Passages(lake.log.read_events_at((change.commit_ts for change in shown), _TOOK))
+    passages = Passages(
+        lake.log.read_events_at(
+            (change.commit_ts for change in shown), ("merge", *(sink.moved_by for sink in SINKS.values()))
+        )
+    )
     view["versions"] = [
         {**_build_change_view(lake, change), "passages": _build_passages_view(passages, change.commit_ts)}
         for change in reversed(shown)

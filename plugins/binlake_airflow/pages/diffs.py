@@ -46,7 +46,7 @@ def build_diff_view(lake: PageLake, query: PageRequest) -> dict[str, Any]:
 
 
 def find_difference(lake: PageLake, query: PageRequest) -> TableDifference:
-    """The difference that a request asks for. Raises BadRequest, BinlakeError."""
+    """The difference that a request asks for. Raises BadPageRequest, BinlakeError."""
     lo, hi = query.parse_moment("from"), query.parse_moment("to")
     hi = lake.audit.read_merged_range()[1] if hi is None else hi
     if lo is None:

@@ -50,7 +50,7 @@ class Export:
 
 
 def build_export(lake: PageLake, query: PageRequest) -> dict[str, Any]:
-    """The file that the request names: `text`, `media_type`, `name`. Raises BadRequest, BinlakeError."""
+    """The file that the request names: `text`, `media_type`, `name`. Raises BadPageRequest, BinlakeError."""
     what, _, form = query.path["file"].rpartition(".")
     make = _MAKERS.get(what)
     if make is None or form not in FORMATS:

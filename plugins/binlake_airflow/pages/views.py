@@ -7,7 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 from binlake.config import Replication
-from binlake_airflow.pages.request import NotAllowed, PageRequest
+from binlake.feed.state import read_state
+from binlake.health.feeds import ACTIONS, build_state_view
+from binlake.lake.windowlog import WindowLog
+from binlake_airflow.pages.request import NotAllowed, NotPossible, PageRequest
+
+
+def act_on_feed(log: WindowLog, name: str, action: str, who: str) -> dict[str, Any]:
+    """Pause or resume the feed `name` for the user `who`; returns its new state. Raises NotPossible, Permanent."""
+    state = read_state(log, name)
+    act = ACTIONS.get(state.state, {}).get(action)
+    if act is None:
+        raise NotPossible(f"{action[:20]!r} is not possible in state {state.state}: was it changed meanwhile?")
+    return build_state_view(act(log, name, reason=f"{action} by {who[:80]}, on the page"))
+
 
 __all__ = ["PAGES", "NotAllowed", "NotFound", "View"]
 
@@ -74,7 +87,7 @@ def build_replication_page(replication: Replication, query: PageRequest) -> dict
 
 def change_feed(replication: Replication, name: str, action: str, who: str) -> dict[str, Any]:
     """Pause or resume a feed for the user `who`; returns its new state. Raises NotFound, NotPossible."""
-    from binlake_airflow.pages.feeds import act_on_feed
+    from binlake_airflow.pages.views import act_on_feed
 
     if name not in (feed.name for feed in replication.feed):
         raise NotFound("this replication has no such feed")

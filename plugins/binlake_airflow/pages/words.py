@@ -11,6 +11,7 @@ from typing import Any
 
 from binlake.base.durations import format_duration, format_pace
 from binlake.health.survey import ORDER
+from binlake.pipeline import label_sink, parse_feed_sink
 
 _TONES = {
     "running": "good", "online": "good", "normal": "good", "reading": "good", "finished": "good",
@@ -111,6 +112,12 @@ def format_spent(window: Mapping[str, Any]) -> str:
     return f"{(max(s['to_ms'] for s in stages) - min(s['from_ms'] for s in stages)) / 1000:,.1f}"
 
 
+def name_place(sink: str) -> str:
+    """What a page calls a sink."""
+    label = label_sink(sink)
+    return label[0].upper() + label[1:]
+
+
 def _parse(moment: str) -> datetime:
     parsed = datetime.fromisoformat(moment)
     return parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
@@ -121,6 +128,6 @@ FILTERS = {
     "size": format_size, "count_short": format_count, "plural": format_plural, "pace": format_pace,
     "worst_first": sort_worst_first,
     "state_of": find_state, "summary": summarise,
-    "spent": format_spent, "at_source": shift_to_source,
+    "spent": format_spent, "at_source": shift_to_source, "place": name_place, "feed": parse_feed_sink,
 }  # fmt: skip
 """By the name that a template uses."""

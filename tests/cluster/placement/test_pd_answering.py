@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from binlake.cluster.placement import PdClient, is_pd_reachable
-from binlake.config.model import SourceSection
+from binlake.config.source import SourceSection
 from binlake.errors import SourceUnavailable
 from binlake.wire import pd_pb2 as pb
 from binlake.wire.pd_pb2_grpc import PDServicer, add_PDServicer_to_server

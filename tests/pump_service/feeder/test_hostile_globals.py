@@ -18,7 +18,7 @@ from support.mariadb import MariaDb, MySql
 from binlake.base import sqlsession
 from binlake.base.sqllink import SqlLink
 from binlake.base.sqlsession import PRIVILEGED, VARIABLES
-from binlake.config.model import TargetSection
+from binlake.config.target import TargetSection
 from binlake.mysqlbinlog.model import Flavor, LoggedSession, LoggedStatement
 from binlake.pump_service.feeder.checks.report import run_checks
 from binlake.pump_service.feeder.settings import FeederFile

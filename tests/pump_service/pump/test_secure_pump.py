@@ -17,6 +17,7 @@ from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import SourceUnavailable
 from binlake.pump_service.pump.config import TlsFiles
 from binlake.rpc import Channel
+from binlake.spark_jobs.land.large_files import LargeFiles
 from binlake.spark_jobs.land.pump_source import pull_batches
 
 
@@ -35,7 +36,7 @@ def test_a_secure_pump_serves_only_allowed_names(
     assert (
         httpx.get(f"https://{pump.addr}/status", verify=drainer.build_client_context(), timeout=60).status_code == 200
     )
-    assert [batch["kind"].to_pylist() for batch in pull_batches("p", reader, 0, 1)] == [["proof"]]
+    assert [batch["kind"].to_pylist() for batch in pull_batches("p", reader, 0, 1, LargeFiles(""))] == [["proof"]]
     for other in (authority.tls("stranger"), None, trust_another(drainer, tmp_path / "another")):
         with pytest.raises(SourceUnavailable):
             PumpReader(pump.addr, CLUSTER_ID, tls=other, timeout_s=3).read_info()

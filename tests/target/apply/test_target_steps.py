@@ -13,7 +13,8 @@ from support.cutting import CuttingProxy
 from support.mariadb import MariaDb, execute, rows
 from support.windows import NAME, Window, apply, target_of
 
-from binlake.config.model import LoopbackSection, TargetSection
+from binlake.base.sections.rules import LoopbackSection
+from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, Drift, TargetUnavailable
 from binlake.statements.batch import INJECTED, REPLACED
 from binlake.statements.preserve import format_copy_prefix

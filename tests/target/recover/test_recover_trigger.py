@@ -18,7 +18,8 @@ from support.mariadb import MariaDb, execute, rows
 from support.windows import CLUSTER, NAME, Window, apply_in_child, at, signal_me, target_of
 
 from binlake.config import Replication
-from binlake.config.model import LakeSection, TargetSection
+from binlake.config.model import LakeSection
+from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, LostRange, Permanent
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog

@@ -14,9 +14,11 @@ from support.mariadb import MariaDb, execute, mariadb_in_memory
 
 from binlake.base.sections.security import SqlSecurity
 from binlake.cluster.source.sqlhistory import SqlHistory
-from binlake.config.model import LakeSection, Replication, SourceSection, SourceSql, TargetSection
+from binlake.config.model import LakeSection, Replication
+from binlake.config.source import SourceSection, SourceSql
+from binlake.config.target import TargetSection
 from binlake.errors import BinlakeError, ConfigError, TargetRefused
-from binlake.health.doctor import targetchecks
+from binlake.health.doctor import corechecks
 from binlake.repair.verify.run import require_source_server
 from binlake.spark_jobs.bootstrap.source import SnapshotSource
 from binlake.target import TargetSession
@@ -138,12 +140,12 @@ def test_doctor_names_links_in_the_clear_and_unchecked_ones(
 ) -> None:
     def find(target: TargetSection) -> tuple[str, str]:
         with closing(TargetSession(target)) as session:
-            finding = targetchecks._check_tls(target, session)
+            finding = corechecks._check_tls(target, session)
         return finding.verdict, finding.found.partition(", ")[2]
 
     clear = TargetSection(host=mariadb.host, port=mariadb.port, user=mariadb.user)
     assert find(clear) == ("ok", "to this machine")
-    monkeypatch.setattr(targetchecks, "LOOPBACK", frozenset())
+    monkeypatch.setattr(corechecks, "LOOPBACK", frozenset())
     assert find(clear) == ("warning", "")
     assert find(encrypted.build_target()) == ("warning", "the server's certificate is not checked")
     assert find(encrypted.build_target(**encrypted.checked)) == ("ok", "the server's certificate is checked")

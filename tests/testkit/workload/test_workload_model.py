@@ -21,8 +21,7 @@ from binlake.rows.schema import ColumnInfo
 from binlake.testkit.workload.definitions import build_column_json
 from binlake.testkit.workload.generator import choose_fate
 from binlake.testkit.workload.kinds import KINDS, SIZED
-from binlake.testkit.workload.measure import Latencies
-from binlake.testkit.workload.runner import Runner
+from binlake.testkit.workload.runner import Latencies, Runner
 from binlake.testkit.workload.source import LiveTransactions
 from binlake.testkit.workload.spec import Faults, Spec
 from binlake.testkit.workload.tables import WriterRows
