@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from support.certificates import Authority
     from support.mariadb import MariaDb, MySql
+    from support.objectstores import ObjectStore
     from support.securedkafka import SecuredKafka
     from support.shop import Shop
 
     from deploy.local.apicurio import Apicurio
+    from deploy.local.azurite import Azurite
     from deploy.local.s3 import S3
 
 # Verifying the bytecode of some 15,000 classes takes a tenth of each start.
@@ -310,6 +312,25 @@ def schema_registry() -> Iterator[Apicurio]:
 
     with Apicurio() as server:
         server.set_compatibility("BACKWARD")
+        yield server
+
+
+@pytest.fixture(scope="session", params=["s3", "azure"])
+def object_store(request: pytest.FixtureRequest) -> ObjectStore:
+    """A store of each kind that can have a lake."""
+    from support.objectstores import describe_azurite, describe_s3
+
+    if request.param == "s3":
+        return describe_s3(request.getfixturevalue("s3"))
+    return describe_azurite(request.getfixturevalue("azurite"))
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[Azurite]:
+    """An account of Azure's storage, empty at first."""
+    from deploy.local.azurite import Azurite
+
+    with Azurite() as server:
         yield server
 
 

@@ -82,25 +82,31 @@ class WindowSection(Section):
 
 class LakeStorage(Section):
     """How an object store with the lake is reached. Credentials come from an Airflow connection, the environment
-    (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN) or the machine's role, never from this file."""
+    (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AZURE_STORAGE_ACCOUNT_KEY, …) or the machine's role, never from this
+    file."""
 
     endpoint: str = Field(
         "",
         pattern=r"^(https?://\S+)?$",
-        description="URL of a store other than AWS; empty = AWS_ENDPOINT_URL, else AWS",
+        description="URL of a store other than AWS or Azure; empty = AWS_ENDPOINT_URL, else AWS, or for `abfss://`"
+        " AZURE_STORAGE_ENDPOINT, else Azure",
     )
-    region: str = Field("", description="region; empty = AWS_REGION, else us-east-1")
+    region: str = Field("", description="region of S3; empty = AWS_REGION, else us-east-1")
     credentials: str = Field(
         "",
         pattern=r"^(airflow:[A-Za-z0-9_.\-]+)?$",
-        description="`airflow:CONN_ID`: login and password of this connection are the key id and the secret key",
+        description="`airflow:CONN_ID`: login and password of this connection are the key id and the secret key; for"
+        " Azure the password is the account's key",
     )
 
 
 class LakeSection(Section):
     """Where the Delta tables live."""
 
-    path: str = Field(description="root folder, or `s3://bucket/prefix`; tables are under <path>/<replication>/")
+    path: str = Field(
+        description="root folder, `s3://bucket/prefix` or `abfss://container@account.dfs.core.windows.net/prefix`;"
+        " tables are under <path>/<replication>/"
+    )
     storage: LakeStorage = Field(LakeStorage())
     retention_days: int = Field(400, ge=1, description="days of time travel on mirrors (set when a mirror is created)")
     keep: tuple[Literal["change", "statement"], ...] = Field(

@@ -149,23 +149,34 @@ def _check_store_address(uri: str) -> Iterator[str]:
 
 _STORES_NOT_SERVED = {
     **dict.fromkeys(("gs", "gcs"), "Google Cloud Storage by its own interface"),
-    **dict.fromkeys(("abfs", "abfss", "az", "azure", "wasb", "wasbs"), "Azure's storage"),
     **dict.fromkeys(("hdfs", "viewfs"), "HDFS"),
 }
+_AZURE_SCHEMES = ("abfs", "abfss", "az", "azure", "wasb", "wasbs")
+_AZURE_PLACE = re.compile(r"abfss://[a-z0-9$-]{3,63}@([a-z0-9]{3,24})\.dfs\.core\.windows\.net/[^/].*")
 
 
 def _check_object_store(replication: Replication) -> Iterator[str]:
     scheme, _, rest = replication.lake.path.partition("://")
-    if scheme in _STORES_NOT_SERVED:
+    if scheme in _AZURE_SCHEMES:
+        yield from _check_azure(replication)
+    elif scheme in _STORES_NOT_SERVED:
         yield (
             f"`lake.path`: {_STORES_NOT_SERVED[scheme]} is not served: two writers must not be able to overwrite each"
-            " other's commits, which is tested for S3's conditional puts only. Choose `s3://bucket/prefix`, also of a"
-            " store that is compatible with S3, or a folder"
+            " other's commits, which is tested for the conditional puts of S3 and Azure only. Choose"
+            " `s3://bucket/prefix`, also of a store that is compatible with S3, or a folder"
         )
     elif scheme not in ("s3", "s3a") or not rest.strip("/"):
         yield f"`lake.path`: a URI with the scheme {scheme!r} is neither a folder nor `s3://bucket/prefix`"
-    if "@" in rest.partition("/")[0] and scheme not in _STORES_NOT_SERVED:
+    elif "@" in rest.partition("/")[0]:
         yield "`lake.path`: has credentials, which belong into the environment (AWS_ACCESS_KEY_ID, …)"
+
+
+def _check_azure(replication: Replication) -> Iterator[str]:
+    found, endpoint = _AZURE_PLACE.fullmatch(replication.lake.path), replication.lake.storage.endpoint.rstrip("/")
+    if found is None:
+        yield "`lake.path`: a place in Azure's storage is `abfss://container@account.dfs.core.windows.net/prefix`"
+    elif endpoint and not endpoint.endswith(f"/{found[1]}"):
+        yield f"`lake.storage.endpoint`: must end with the account of `lake.path`, as in {endpoint}/{found[1]}"
 
 
 def _check_paths(replication: Replication) -> Iterator[str]:

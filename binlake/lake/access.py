@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from binlake.base.secrets import is_defined, resolve_secret
 
+AZURE_SCHEME = "abfss://"
 _REGION = "us-east-1"
+
+Keys: TypeAlias = tuple[str, str]
+"""Key id and secret key; login and password of a connection."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """How to reach a store; empty: as the environment says, else AWS. `credentials`: names an Airflow connection."""
+    """How to reach a store; empty: as the environment says, else AWS or Azure. `credentials`: names an Airflow
+    connection."""
 
     endpoint: str = ""
     region: str = ""
@@ -27,7 +33,7 @@ class Access:
         """Whether requests are not encrypted."""
         return self.endpoint.startswith("http://")
 
-    def read_keys(self) -> tuple[str, str] | None:
+    def read_keys(self) -> Keys | None:
         """Key id and secret key of the connection; None: the store's client finds them itself. Raises ConfigError."""
         if not self.credentials:
             return None
@@ -55,6 +61,9 @@ def list_accesses() -> tuple[tuple[str, Access], ...]:
 def find_access(path: str) -> Access:
     """How to reach `path`."""
     named = next((own for root, own in _accesses.items() if path == root or path.startswith(f"{root}/")), Access())
+    if path.startswith(AZURE_SCHEME):
+        endpoint = named.endpoint or os.environ.get("AZURE_STORAGE_ENDPOINT", "")
+        return Access(endpoint, "", named.credentials)
     endpoint = named.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
     region = named.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", _REGION)
     return Access(endpoint, region, named.credentials)
@@ -63,3 +72,10 @@ def find_access(path: str) -> Access:
 def is_remote(path: str) -> bool:
     """Whether `path` is in an object store."""
     return "://" in path
+
+
+def locate_below(path: str) -> str:
+    """`path`, which is in an object store, as `bucket/prefix`, or `container/prefix`."""
+    place, _, below = path.partition("://")[2].partition("/")
+    bucket = place.partition("@")[0] if path.startswith(AZURE_SCHEME) else place
+    return f"{bucket}/{below}" if below else bucket

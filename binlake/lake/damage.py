@@ -30,10 +30,11 @@ _WRAPPERS = re.compile(
 )
 _STORE = re.compile(r"Generic \w+ error")
 """Arrow passes on the object store's errors, also those of its network."""
-_OBJECT_STORE = re.compile(r"Generic (S3|GCS|MicrosoftAzure) error|\bAWS Error [A-Z_]+")
+_OBJECT_STORE = re.compile(r"Generic (S3|GCS|MicrosoftAzure) error|\bAWS Error [A-Z_]+|\bAzure Error: ")
 """How delta-rs and Arrow begin an error of an object store."""
 _REFUSALS = ("NO_SUCH_BUCKET", "NoSuchBucket", "ACCESS_DENIED", "AccessDenied", "INVALID_ACCESS_KEY_ID",
-             "InvalidAccessKeyId", "SIGNATURE_DOES_NOT_MATCH", "SignatureDoesNotMatch")  # fmt: skip
+             "InvalidAccessKeyId", "SIGNATURE_DOES_NOT_MATCH", "SignatureDoesNotMatch", "ContainerNotFound",
+             "AuthenticationFailed", "AuthorizationFailure", "AuthorizationPermissionMismatch")  # fmt: skip
 """Words in such an error that mean that a retry does not help."""
 _VALUE = re.compile(r"'[^']*'|\"[^\"]*\"")
 _OS_CODE = re.compile(r"\(os error (\d+)\)|\bOs \{ code: (\d+)")
@@ -103,7 +104,8 @@ def translate_object_store_error(error: BaseException) -> BinlakeError | None:
     if any(word in text for word in _REFUSALS):
         return Permanent(
             f"the lake's object store refuses: {text}",
-            hint="check the bucket, its permissions, and the credentials in the environment (AWS_ACCESS_KEY_ID, …)",
+            hint="check the bucket or container, its permissions, and the credentials in the environment"
+            " (AWS_ACCESS_KEY_ID, AZURE_STORAGE_ACCOUNT_KEY, …)",
         )
     return Transient(
         f"the lake's object store does not answer: {text}",

@@ -28,7 +28,7 @@ from binlake.errors import BinlakeError, LeaseHeld, Transient
 from binlake.lake.objects import translate_errors
 
 if TYPE_CHECKING:
-    from obstore.store import S3Store
+    from binlake.lake.providers import Objects
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +38,10 @@ RENEW_S = LEASE_S / 5
 _POLL_S = 0.5
 _SURE = 0.8
 """The part of LEASE_S for which a holder needs no look: its clock and that of another machine may run unequally."""
+
+
+_PLACE = frozenset({"bucket", "container_name", "account_name"})
+"""Settings of a client that say where its objects are."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ _held: set[_Renewal] = set()
 
 @contextmanager
 def hold_lease(
-    objects: S3Store,
+    objects: Objects,
     name: str,
     *,
     wait_s: float,
@@ -125,7 +129,7 @@ def require_leases() -> None:
         renewal.require_fresh()
 
 
-def find_lease_holder(objects: S3Store, name: str) -> str:
+def find_lease_holder(objects: Objects, name: str) -> str:
     """The holder of the lease `name`, or "" if it is free, or not renewed for LEASE_S by this machine's clock."""
     stored = _read(objects, f"_locks/{name}.lease")
     if stored is None or stored.lease.released:
@@ -133,7 +137,7 @@ def find_lease_holder(objects: S3Store, name: str) -> str:
     return "" if (datetime.now(UTC) - stored.written).total_seconds() > LEASE_S else stored.lease.holder
 
 
-def _take(objects: S3Store, path: str, wait_s: float) -> tuple[_Stored, bool, bool]:
+def _take(objects: Objects, path: str, wait_s: float) -> tuple[_Stored, bool, bool]:
     """The lease, now this process's, and whether it was taken over from a holder that did not release it; whether this
     process was the last holder."""
     started, owner = time.monotonic(), uuid.uuid4().hex
@@ -163,7 +167,7 @@ class _Renewal:
     """Renews a lease in a thread until `stop`, which releases it."""
 
     def __init__(
-        self, objects: S3Store, path: str, stored: _Stored, guards: Callable[[str], bool], term: _Term
+        self, objects: Objects, path: str, stored: _Stored, guards: Callable[[str], bool], term: _Term
     ) -> None:
         self._objects, self._path, self._stored = objects, path, stored
         self.guards, self.term = guards, term
@@ -222,7 +226,7 @@ class _Renewal:
         self._lost, self._taker = True, "another process" if found is None else found.lease.holder
 
 
-def _write_surely(objects: S3Store, path: str, lease: _Lease, tag: str | None) -> _Stored | None:
+def _write_surely(objects: Objects, path: str, lease: _Lease, tag: str | None) -> _Stored | None:
     """As `_write`; a put whose answer was lost is looked at."""
     try:
         written, lost = _write(objects, path, lease, tag), None
@@ -238,11 +242,12 @@ def _write_surely(objects: S3Store, path: str, lease: _Lease, tag: str | None) -
     return None
 
 
-def _name_object(objects: S3Store, path: str) -> str:
-    return f"{objects.config.get('bucket')}/{objects.prefix}/{path}"
+def _name_object(objects: Objects, path: str) -> str:
+    config = {name: value for name, value in objects.config.items() if name in _PLACE}
+    return f"{config}/{objects.prefix}/{path}"
 
 
-def _read(objects: S3Store, path: str) -> _Stored | None:
+def _read(objects: Objects, path: str) -> _Stored | None:
     import obstore
 
     with translate_errors(path):
@@ -254,7 +259,7 @@ def _read(objects: S3Store, path: str) -> _Stored | None:
         return _Stored(lease, str(found.meta["e_tag"]), found.meta["last_modified"], float("-inf"))
 
 
-def _write(objects: S3Store, path: str, lease: _Lease, tag: str | None) -> _Stored | None:
+def _write(objects: Objects, path: str, lease: _Lease, tag: str | None) -> _Stored | None:
     """Write the lease if the object still has `tag` (None: does not exist); None if it has not."""
     import obstore
     from obstore.exceptions import AlreadyExistsError, PreconditionError

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from binlake.errors import Transient
-from binlake.lake.access import Access, find_access, is_remote
+from binlake.lake.access import Access, Keys, find_access, is_remote
 from binlake.lake.damage import describe_storage_text, translate_object_store_error
+from binlake.lake.providers import find_provider
 
 if TYPE_CHECKING:
-    from obstore.store import S3Config, S3Store
+    from binlake.lake.providers import Objects
 
 _RETRY_S = 60.0
 
 
-def open_objects(path: str, retry_s: float = _RETRY_S) -> S3Store:
+def open_objects(path: str, retry_s: float = _RETRY_S) -> Objects:
     """The objects below `path`, with conditional puts; an error is tried again for `retry_s`."""
     access = find_access(path)
     return build_objects(path, access, access.read_keys(), retry_s)
@@ -126,20 +126,6 @@ def translate_errors(place: str) -> Iterator[None]:
 
 
 @lru_cache(maxsize=64)
-def build_objects(path: str, access: Access, keys: tuple[str, str] | None, retry_s: float) -> S3Store:
-    """As `open_objects`, for a place that is no lake of this process. `keys`: key id and secret key."""
-    from obstore.store import S3Store
-
-    bucket, _, prefix = path.partition("://")[2].partition("/")
-    config: S3Config = {"region": access.region}
-    if access.endpoint:
-        config["endpoint"] = access.endpoint
-    if keys is not None:
-        config["access_key_id"], config["secret_access_key"] = keys
-    return S3Store(
-        bucket,
-        prefix=prefix,
-        config=config,
-        client_options={"allow_http": access.is_plain},
-        retry_config={"max_retries": 10, "retry_timeout": timedelta(seconds=retry_s)},
-    )
+def build_objects(path: str, access: Access, keys: Keys | None, retry_s: float) -> Objects:
+    """As `open_objects`, for a place that is no lake of this process."""
+    return find_provider(path).build_objects(path, access, keys, retry_s)

@@ -1,28 +1,22 @@
-"""How this process reaches the files of a lake: on a local disk, or below `s3://bucket/prefix`.
+"""How this process reaches the files of a lake: on a local disk, or in an object store.
 
-Rule: endpoint and region are those that the replication names. Credentials are those of the Airflow connection that it
-names, else the clients take them from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, web
-identity) or the machine's role.
+Rule: which client options a store needs is said by `providers` alone.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-from functools import lru_cache
 from pathlib import Path
 
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 from deltalake import PostCommitHookProperties
 
-from binlake.lake.access import Access, find_access, is_remote
+from binlake.lake.access import find_access, is_remote, locate_below
+from binlake.lake.providers import find_provider
 
 _CLEAN_EVERY = 50
 """Versions of a table in a store between two looks for the expired part of its log."""
-_ATTEMPTS = 8
-"""Of Arrow for a request, with growing pauses; its default of 3 gives up within a second."""
-_RETRIES = {"max_retries": "10", "retry_timeout": "60s"}
 
 
 def build_delta_options(path: str) -> dict[str, str] | None:
@@ -33,12 +27,7 @@ def build_delta_options(path: str) -> dict[str, str] | None:
     if not is_remote(path):
         return None
     access = find_access(path)
-    options = {"aws_region": access.region, "aws_conditional_put": "etag", **_RETRIES}
-    if access.endpoint:
-        options |= {"aws_endpoint_url": access.endpoint, "aws_allow_http": str(access.is_plain).lower()}
-    if (keys := access.read_keys()) is not None:
-        options |= {"aws_access_key_id": keys[0], "aws_secret_access_key": keys[1]}
-    return options
+    return find_provider(path).build_delta_options(access, access.read_keys())
 
 
 def choose_hooks(path: str, version: int) -> PostCommitHookProperties:
@@ -59,7 +48,7 @@ def open_files(path: str) -> tuple[fs.FileSystem, str]:
     if not is_remote(path):
         return _LOCAL, path
     access = find_access(path)
-    return _build_s3_files(access, access.read_keys()), path.partition("://")[2]
+    return find_provider(path).build_files(path, access, access.read_keys()), locate_below(path)
 
 
 def open_parquet(path: str) -> pq.ParquetFile:
@@ -100,21 +89,3 @@ def list_folders(path: str) -> list[str]:
 
 
 _LOCAL = fs.LocalFileSystem()
-
-
-@lru_cache(maxsize=64)
-def _build_s3_files(access: Access, keys: tuple[str, str] | None) -> fs.FileSystem:
-    scheme, _, host = access.endpoint.rpartition("://")
-    # The other clients of a store read this variable themselves.
-    own = {"tls_ca_file_path": file} if (file := os.environ.get("SSL_CERT_FILE")) else {}
-    if keys is not None:
-        own |= {"access_key": keys[0], "secret_key": keys[1]}
-    # Opened late, a small file is one put instead of the three requests of an upload in parts.
-    return fs.S3FileSystem(
-        region=access.region,
-        endpoint_override=host or None,
-        scheme=scheme or "https",
-        allow_delayed_open=True,
-        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
-        **own,
-    )

@@ -17,14 +17,14 @@ from binlake.lake.access import find_access
 from binlake.lake.damage import describe_storage_text
 from binlake.lake.objects import open_objects
 from binlake.lake.paths import LakePaths
+from binlake.lake.providers import find_provider
 
 if TYPE_CHECKING:
-    from obstore.store import S3Store
+    from binlake.lake.providers import Objects
 
 _RETRY_S = 5.0
-_CONDITIONAL = "use a store, or a version of it, with conditional writes; AWS S3 has them"
+_CONDITIONAL = "use a store, or a version of it, with conditional writes; AWS S3 and Azure have them"
 _CODE = re.compile(r"<Code>(\w+)</Code>")
-_CREDENTIALS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a web identity or the machine's role"
 _NO_CREDENTIALS = ("instance metadata", "metadata endpoint", "CredentialsProvider", "169.254.169.254")
 """Words in the error of a client that found no credentials and asked the machine for its role."""
 
@@ -47,10 +47,10 @@ def try_store(paths: LakePaths) -> None:
         _delete(objects, name)
 
 
-def _try_conditions(objects: S3Store, paths: LakePaths, name: str, tag: str | None) -> None:
+def _try_conditions(objects: Objects, paths: LakePaths, name: str, tag: str | None) -> None:
     with _explain(paths, "put objects on a condition"):
         is_made_again = _may_put(objects, name, None)
-        is_lost = _may_put(objects, name, '"00000000000000000000000000000000"')
+        is_lost = _may_put(objects, name, find_provider(paths.root).no_match)
         is_changed = tag is not None and _may_put(objects, name, tag)
     if is_made_again or is_lost or not is_changed:
         header = "If-None-Match" if is_made_again else "If-Match"
@@ -63,7 +63,7 @@ def _try_conditions(objects: S3Store, paths: LakePaths, name: str, tag: str | No
         )
 
 
-def _try_list(objects: S3Store, paths: LakePaths, name: str) -> None:
+def _try_list(objects: Objects, paths: LakePaths, name: str) -> None:
     with _explain(paths, "list objects"):
         found = [one["path"] for page in objects.list("_check") for one in page]
     if name not in found:
@@ -74,7 +74,7 @@ def _try_list(objects: S3Store, paths: LakePaths, name: str) -> None:
         )
 
 
-def _may_put(objects: S3Store, name: str, tag: str | None) -> bool:
+def _may_put(objects: Objects, name: str, tag: str | None) -> bool:
     """Whether the store accepts a put of an existing object: only if it has `tag`, or if it is new (None)."""
     import obstore
     from obstore.exceptions import AlreadyExistsError, PreconditionError
@@ -86,13 +86,13 @@ def _may_put(objects: S3Store, name: str, tag: str | None) -> bool:
     return True
 
 
-def _delete(objects: S3Store, name: str) -> None:
+def _delete(objects: Objects, name: str) -> None:
     import obstore
 
     obstore.delete(objects, name)
 
 
-def _delete_quietly(objects: S3Store, name: str) -> None:
+def _delete_quietly(objects: Objects, name: str) -> None:
     """Delete what an earlier step left; its error is the one to tell."""
     from obstore.exceptions import BaseError
 
@@ -111,7 +111,7 @@ def _explain(paths: LakePaths, what: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise ConfigError(
-            "the lake's object store has no such bucket",
+            f"the lake's object store has no such {find_provider(paths.root).bucket}",
             where=_locate(paths),
             hint="create it, or correct `lake.path` and `lake.storage`",
         ) from error
@@ -119,7 +119,7 @@ def _explain(paths: LakePaths, what: str) -> Iterator[None]:
         raise Permanent(
             f"the lake's object store refuses to {what}: {_describe(error)}",
             where=_locate(paths),
-            hint=f"check {_CREDENTIALS}: it must list, get, put and delete below that prefix",
+            hint=f"check {find_provider(paths.root).credentials}: it must list, get, put and delete below that prefix",
         ) from error
     except NotSupportedError as error:
         raise ConfigError(
@@ -132,7 +132,7 @@ def _explain(paths: LakePaths, what: str) -> Iterator[None]:
             raise Permanent(
                 "there are no credentials for the lake's object store",
                 where=_locate(paths),
-                hint=f"set {_CREDENTIALS}",
+                hint=f"set {find_provider(paths.root).credentials}",
             ) from error
         raise Transient(
             f"the lake's object store does not answer: {_describe(error)}",
@@ -148,4 +148,4 @@ def _describe(error: Exception) -> str:
 
 
 def _locate(paths: LakePaths) -> dict[str, str]:
-    return {"lake": paths.root, "endpoint": find_access(paths.root).endpoint or "AWS"}
+    return {"lake": paths.root, "endpoint": find_access(paths.root).endpoint or find_provider(paths.root).title}

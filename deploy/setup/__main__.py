@@ -14,6 +14,7 @@ from itertools import islice
 from deploy.setup import (
     apicurio,
     axe,
+    azurite,
     bytecode,
     chromium,
     compose,
@@ -35,6 +36,7 @@ _JAVA: Part = ("java", java.check)
 _KAFKA: Part = ("kafka", lambda: str(kafka.install()))
 _APICURIO: Part = ("apicurio", lambda: str(apicurio.install()))
 _MOTO: Part = ("moto", lambda: str(moto.install()))
+_AZURITE: Part = ("azurite", lambda: str(azurite.install()[1]))
 _ETCD: Part = ("etcd", lambda: str(etcd.install()))
 _COMPOSE: Part = ("compose", lambda: " ".join(compose.install()))
 _BYTECODE: Part = ("bytecode", bytecode.compile_once)
@@ -61,6 +63,7 @@ def main(arguments: list[str]) -> int:
             (_KAFKA,),
             (_APICURIO,),
             (_MOTO,),
+            (_AZURITE,),
             (_MYSQL,),
             (_COMPOSE,),
             (_NGHTTP2,),

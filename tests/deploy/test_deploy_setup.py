@@ -229,6 +229,7 @@ def test_failing_part_stops_only_its_dependents(
         "kafka",
         "apicurio",
         "moto",
+        "azurite",
         "compose",
         "nghttp2",
         "mysql",
@@ -241,6 +242,7 @@ def test_failing_part_stops_only_its_dependents(
     monkeypatch.setattr(setup, "_KAFKA", parts["kafka"])
     monkeypatch.setattr(setup, "_APICURIO", parts["apicurio"])
     monkeypatch.setattr(setup, "_MOTO", parts["moto"])
+    monkeypatch.setattr(setup, "_AZURITE", parts["azurite"])
     monkeypatch.setattr(setup, "_COMPOSE", parts["compose"])
     monkeypatch.setattr(setup, "_MYSQL", parts["mysql"])
     monkeypatch.setattr(setup, "_NGHTTP2", parts["nghttp2"])

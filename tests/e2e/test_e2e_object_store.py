@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -22,6 +21,13 @@ from deltalake import WriterProperties, write_deltalake
 from support.flakyproxy import FlakyProxy
 from support.live import LiveSource
 from support.mariadb import MariaDb, execute
+from support.objectstores import (
+    AZURE_ENVIRONMENT,
+    S3_ENVIRONMENT,
+    ObjectStore,
+    describe_azurite,
+    describe_s3,
+)
 from support.s3proxy import S3Proxy, Trouble, count_by_table
 from support.sparkcluster import CREDENTIALS, find_notes, read_connected, run_on_cluster
 from support.workload import integer
@@ -31,8 +37,9 @@ from test_e2e_window import expected, run, set_up, some_changes, tables_of, toml
 from binlake.audit.audit import Audit
 from binlake.base.lakecolumns import Window
 from binlake.errors import Transient
-from binlake.lake import controlrows, lease, opentable, store
+from binlake.lake import controlrows, lease, opentable, providers
 from binlake.lake.control import COMPACT_EVERY, TIDY_EVERY
+from binlake.lake.objects import list_objects
 from binlake.lake.rowhistory import RowVersion
 from binlake.lake.storetable import StoreTable, look_once
 from binlake.lake.tables import MIRROR_VERSION, PUMP_MEMBER, SCHEMA_CHANGE, SCHEMA_SNAPSHOT, WINDOW
@@ -52,32 +59,46 @@ _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
 @pytest.fixture
 def make(context: Make, target: dict[str, Any], s3: S3, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Make contexts with a target, mirrors and a lake in the bucket `bucket`."""
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
+    """Make contexts with a target, mirrors and a lake in the new bucket or container `bucket` of `at`, else of S3;
+    `url` is that of a proxy."""
 
-    def build_in(bucket: str, endpoint: str = s3.url, engine: str = "local") -> StageContext:
-        s3.create_bucket(bucket)
-        lake = {"path": f"s3a://{bucket}/lakes", "storage": {"endpoint": endpoint}}
+    def build_in(bucket: str, url: str = "", engine: str = "local", at: ObjectStore | None = None) -> StageContext:
+        at = at or describe_s3(s3)
+        # Spark's JVM, which takes them when it starts, serves all tests of a process.
+        for name, value in {**S3_ENVIRONMENT, **AZURE_ENVIRONMENT}.items():
+            monkeypatch.setenv(name, value)
+        at.create(bucket)
+        path = f"{at.locate(bucket)}/lakes".replace("s3://", "s3a://")
+        storage = {"endpoint": at.build_endpoint(url or f"http://127.0.0.1:{at.port}")}
+        lake = {"path": path, "storage": storage}
         return context(target=target, mirror={"enabled": True}, lake=lake, window={"engine": engine})
 
     return build_in
 
 
+def open_store(kind: str, request: pytest.FixtureRequest) -> ObjectStore:
+    if kind == "azure":
+        return describe_azurite(request.getfixturevalue("azurite"))
+    return describe_s3(request.getfixturevalue("s3"))
+
+
 @pytest.mark.spark
+@pytest.mark.parametrize("kind", ["s3", pytest.param("azure", marks=pytest.mark.soak)])
 def test_spark_tasks_read_and_write_a_lake_in_an_object_store(
-    source: LiveSource, make: Make, mariadb: MariaDb, s3: S3
+    source: LiveSource, make: Make, mariadb: MariaDb, kind: str, request: pytest.FixtureRequest
 ) -> None:
     """All rows are written and read by tasks, in parts that they put themselves; only the driver commits."""
     set_up(source.workload)
     some_changes(source.workload, 1)
     source.workload.add_column("d", "t", integer("c", default="7"))
     some_changes(source.workload, 2)
-    with S3Proxy(s3.port) as proxy:
-        ctx = make("spark", proxy.url, engine="spark")
+    at = open_store(kind, request)
+    with S3Proxy(at.port) as proxy:
+        ctx = make("spark", proxy.url, engine="spark", at=at)
         run(ctx, source)
         asked = proxy.take_requests()
         ended = {event["stage"]: json.loads(event["detail"]) for event in ctx.windows.read_events()}
+        left = list_objects(ctx.paths.root, "_staging")
     assert tables_of(source.workload, mariadb) == expected(source.workload)
     # The event of a stage says that its tasks ran on Spark.
     ran = {stage for stage, detail in ended.items() if detail.get("spark_tasks")}
@@ -85,11 +106,11 @@ def test_spark_tasks_read_and_write_a_lake_in_an_object_store(
     assert ran >= {"land", "mirror"}
     # Only Arrow and obstore (tasks) and delta-rs (the driver): nothing of Spark's own asked the store.
     agents = {one.agent.split("/")[0] for one in asked}
-    assert agents <= {"aws-sdk-cpp", "object_store"}, agents
+    assert agents <= {"aws-sdk-cpp", "azpartner-arrow", "object_store"}, agents
     staged = {one.kind for one in asked if "/_staging/" in one.key}
     assert staged >= {"PUT", "GET"}
     # What tasks put for other tasks is gone.
-    assert "<Key>" not in httpx.get(f"{s3.url}/spark?prefix=lakes/live/_staging").text
+    assert left == []
 
 
 def read_history(ctx: StageContext, key: str) -> list[RowVersion]:
@@ -97,11 +118,11 @@ def read_history(ctx: StageContext, key: str) -> list[RowVersion]:
 
 
 def test_windows_in_an_object_store_equal_the_source_and_can_be_verified_and_maintained(
-    source: LiveSource, make: Make, mariadb: MariaDb
+    source: LiveSource, make: Make, mariadb: MariaDb, object_store: ObjectStore
 ) -> None:  # U-06
     set_up(source.workload)
     some_changes(source.workload, 1)
-    ctx = make("equal")
+    ctx = make("equal", at=object_store)
     run(ctx, source)
     source.workload.add_column("d", "t", integer("c", default="7"))
     some_changes(source.workload, 2)
@@ -278,15 +299,20 @@ _TROUBLES = {
 @pytest.mark.soak  # the short leases may also be lost by a busy machine
 @pytest.mark.parametrize("kind", _TROUBLES)
 def test_a_store_in_trouble_delays_windows_and_changes_nothing(
-    source: LiveSource, make: Make, mariadb: MariaDb, s3: S3, monkeypatch: pytest.MonkeyPatch, kind: str
+    source: LiveSource,
+    make: Make,
+    mariadb: MariaDb,
+    object_store: ObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
 ) -> None:
     """A window succeeds or ends with a transient error, and the next ones bring the same rows."""
     monkeypatch.setattr(lease, "LEASE_S", 2.0)
     monkeypatch.setattr(lease, "RENEW_S", 0.3)
     set_up(source.workload)
     some_changes(source.workload, 5)
-    with S3Proxy(s3.port) as proxy:
-        ctx = make(f"trouble-{kind.replace(' ', '-')}", proxy.url)
+    with S3Proxy(object_store.port) as proxy:
+        ctx = make(f"trouble-{kind.replace(' ', '-')}", proxy.url, at=object_store)
         run(ctx, source)
         proxy.set_trouble(_TROUBLES[kind])
         ended, failed = 0, Counter[str]()
@@ -308,18 +334,28 @@ def test_a_store_in_trouble_delays_windows_and_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    "moment",
-    ["pulled", *(pytest.param(one, marks=pytest.mark.soak) for one in ("planned", "landed", "window_applied"))],
+    ("moment", "kind"),
+    [
+        ("pulled", "s3"),
+        *(pytest.param(one, "s3", marks=pytest.mark.soak) for one in ("planned", "landed", "window_applied")),
+        pytest.param("pulled", "azure", marks=pytest.mark.soak),
+    ],
 )
 def test_a_driver_that_was_stopped_for_longer_than_its_lease_loses_and_doubles_nothing(
-    source: LiveSource, make: Make, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch, moment: str
+    source: LiveSource,
+    make: Make,
+    mariadb: MariaDb,
+    monkeypatch: pytest.MonkeyPatch,
+    moment: str,
+    kind: str,
+    request: pytest.FixtureRequest,
 ) -> None:  # R-41
     """It is stopped after this line of its log, while it holds a lock (except for `planned`); another takes it over."""
     monkeypatch.setattr(lease, "LEASE_S", 2.0)
     monkeypatch.setattr(lease, "RENEW_S", 0.3)
     set_up(source.workload)
     some_changes(source.workload, 1)
-    ctx = make(f"stopped-{moment.replace('_', '-')}")
+    ctx = make(f"stopped-{moment.replace('_', '-')}", at=open_store(kind, request))
     source.settle()
     command = [sys.executable, "-m", "support.stopped_driver"]
     env = {**os.environ, "PYTHONPATH": f"{_TESTS}{os.pathsep}{_TESTS.parent}"}
@@ -354,7 +390,7 @@ def test_a_store_that_stops_answering_in_a_window_is_a_clear_error_and_the_next_
 ) -> None:
     monkeypatch.setattr(lease, "LEASE_S", 2.0)
     monkeypatch.setattr(lease, "RENEW_S", 0.3)
-    monkeypatch.setattr(store, "_RETRIES", {"max_retries": "1", "retry_timeout": "1s"})
+    monkeypatch.setattr(providers, "_DELTA_RETRIES", {"max_retries": "1", "retry_timeout": "1s"})
     set_up(source.workload)
     some_changes(source.workload, 3)
     with FlakyProxy(s3.port) as proxy:

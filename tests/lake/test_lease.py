@@ -14,33 +14,33 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from support.objectstores import ObjectStore
 
 from binlake.errors import LeaseHeld, Transient
 from binlake.lake import lease, store
-from binlake.lake.access import Access, register_access
+from binlake.lake.access import Access, find_access, register_access
 from binlake.lake.lock import hold_lake_lock, lock_holder
 from binlake.lake.opentable import open_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import DDL
 from binlake.mirror.replica import Replica
 from binlake.spark_jobs.job.lake import ensure_tables
-from deploy.local.s3 import S3
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture
-def paths(s3: S3, monkeypatch: pytest.MonkeyPatch) -> LakePaths:
+def paths(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> LakePaths:
     """A lake in a new bucket, whose leases end after a second."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
+    for name, value in object_store.environment.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(lease, "LEASE_S", 1.0)
     monkeypatch.setattr(lease, "RENEW_S", 0.1)
     monkeypatch.setattr(lease, "_POLL_S", 0.05)
     bucket = f"lease-{time.time_ns()}"
-    s3.create_bucket(bucket)
-    root = f"s3://{bucket}/lakes/live"
-    register_access(root, Access(s3.url))
+    object_store.create(bucket)
+    root = f"{object_store.locate(bucket)}/lakes/live"
+    register_access(root, Access(object_store.build_endpoint(f"http://127.0.0.1:{object_store.port}")))
     return LakePaths(root)
 
 
@@ -165,10 +165,10 @@ with hold_lake_lock(paths, "merge"):
 
 
 @pytest.mark.parametrize("opens", [pytest.param("before", marks=pytest.mark.soak), "after"])
-def test_a_stopped_holder_that_wakes_up_cannot_commit(paths: LakePaths, s3: S3, opens: str) -> None:  # R-41
+def test_a_stopped_holder_that_wakes_up_cannot_commit(paths: LakePaths, opens: str) -> None:  # R-41
     """It opens the table before it is stopped, or after it has woken up and before its thread has tried to renew."""
     ensure_tables(paths)
-    command = [sys.executable, "-c", _WRITER, paths.root, s3.url, opens]
+    command = [sys.executable, "-c", _WRITER, paths.root, find_access(paths.root).endpoint, opens]
     writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
     try:

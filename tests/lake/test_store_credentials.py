@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import quote
 
 import deltalake
 import obstore
@@ -14,11 +16,13 @@ import pyarrow.fs as fs
 import pytest
 from deltalake.exceptions import DeltaError
 from obstore.exceptions import BaseError
+from support.objectstores import describe_azurite
 
 from binlake.base import secrets
 from binlake.errors import ConfigError
-from binlake.lake import objects, store
+from binlake.lake import objects, providers, store
 from binlake.lake.access import Access, find_access, register_access
+from deploy.local.azurite import Azurite
 
 
 class Store(ThreadingHTTPServer):
@@ -60,7 +64,7 @@ def refusing() -> Iterator[Store]:
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of-the-environment")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
-    monkeypatch.setattr(store, "_ATTEMPTS", 1)
+    monkeypatch.setattr(providers, "_ATTEMPTS", 1)
     monkeypatch.setattr(secrets, "_fetchers", [])
 
 
@@ -108,3 +112,37 @@ def test_executor_without_the_connection_uses_its_own_keys(monkeypatch: pytest.M
     assert access.drop_unknown_credentials() == Access("http://store", "")
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", "aws://set:secret@")
     assert access.drop_unknown_credentials() is access
+
+
+def use_container(root: str) -> None:
+    objects.put_object(root, "one", b"1")
+    files, below = store.open_files(root)
+    assert [one.base_name for one in files.get_file_info(fs.FileSelector(below))] == ["one"]
+    deltalake.write_deltalake(f"{root}/t", pa.table({"a": [1]}), storage_options=store.build_delta_options(root))
+
+
+@pytest.mark.process
+def test_password_of_the_connection_is_the_key_of_an_azure_account(
+    azurite: Azurite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, container = describe_azurite(azurite), f"keys-{time.time_ns()}"
+    at.create(container)
+    right, wrong = quote(at.environment["AZURE_STORAGE_ACCOUNT_KEY"], safe=""), "bm9ib2R5"
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", wrong)
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", f"wasb://:{right}@")
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", f"wasb://:{wrong}@")
+    root = f"{at.locate(container)}/lakes"
+    register_access(f"{root}/a", Access(azurite.url, "", "airflow:lake"))
+    use_container(f"{root}/a")
+    # The connection comes before the environment.
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", at.environment["AZURE_STORAGE_ACCOUNT_KEY"])
+    register_access(f"{root}/b", Access(azurite.url, "", "airflow:other"))
+    for use in (
+        lambda: obstore.put(objects.open_objects(f"{root}/b", 0.1), "one", b"1"),
+        lambda: store.open_files(f"{root}/b")[0].get_file_info(f"{container}/lakes/b/one"),
+        lambda: deltalake.DeltaTable(f"{root}/b", storage_options=store.build_delta_options(f"{root}/b")),
+    ):
+        with pytest.raises((BaseError, OSError, DeltaError), match=r"AuthorizationFailure|403"):
+            use()
+    register_access(f"{root}/c", Access(azurite.url))
+    use_container(f"{root}/c")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from support.objectstores import ObjectStore
 from support.s3proxy import S3Proxy, Trouble
 
 from binlake.errors import LostRange, Transient
@@ -25,26 +26,25 @@ from binlake.lake.storetable import StoreTable, look_once
 from binlake.lake.tables import DDL, WINDOW
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.spark_jobs.job.lake import commit_parts, ensure_table
-from deploy.local.s3 import S3
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
-def proxy(s3: S3) -> Iterator[S3Proxy]:
-    with S3Proxy(s3.port) as started:
+def proxy(object_store: ObjectStore) -> Iterator[S3Proxy]:
+    with S3Proxy(object_store.port) as started:
         yield started
 
 
 @pytest.fixture
-def paths(s3: S3, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[LakePaths]:
+def paths(object_store: ObjectStore, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[LakePaths]:
     """A lake in a new bucket behind the proxy."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
+    for name, value in object_store.environment.items():
+        monkeypatch.setenv(name, value)
     bucket = f"stored-{time.time_ns()}"
-    s3.create_bucket(bucket)
-    root = f"s3://{bucket}/lakes/live"
-    register_access(root, Access(proxy.url))
+    object_store.create(bucket)
+    root = f"{object_store.locate(bucket)}/lakes/live"
+    register_access(root, Access(object_store.build_endpoint(proxy.url)))
     yield LakePaths(root)
     proxy.set_trouble(Trouble())
 

@@ -26,6 +26,7 @@ from binlake_airflow.operators.connections import fetch_connections, read_connec
 from binlake_airflow.operators.waiting import FreeTrigger
 from binlake_airflow.provider import get_provider_info
 from deploy.local.apicurio import Apicurio
+from deploy.local.azurite import ACCOUNT, KEY, Azurite
 from deploy.local.kafka import KafkaBroker
 from deploy.local.s3 import S3
 
@@ -83,6 +84,16 @@ def test_lake(test_of: Test, s3: S3, tmp_path: Path) -> None:
     for bucket, expected in (("hooks", True), ("other", False)):
         is_ok, found = test_of("binlake_lake", **keys, extra={"path": f"s3://{bucket}/lakes", "endpoint": s3.url})
         assert (is_ok, bucket in found) == (expected, True)
+
+
+@pytest.mark.process
+@pytest.mark.soak  # the group of Airflow's tests starts no other store
+def test_lake_in_azures_storage(test_of: Test, azurite: Azurite) -> None:
+    azurite.create_container("hooks")
+    for key, expected in ((KEY, True), ("bm9ib2R5", False)):
+        place = {"path": f"abfss://hooks@{ACCOUNT}.dfs.core.windows.net/lakes", "endpoint": azurite.url}
+        is_ok, found = test_of("binlake_lake", login=ACCOUNT, password=key, extra=place)
+        assert (is_ok, "hooks" in found) == (expected, True)
 
 
 @pytest.mark.process

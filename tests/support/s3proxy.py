@@ -22,6 +22,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import httpx
 
+from deploy.local.azurite import ACCOUNT
+
 _SPAWN = multiprocessing.get_context("spawn")
 _CONTROL = "/-control"
 _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
@@ -158,7 +160,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _name_request(self) -> tuple[str, str]:
         asked = urlsplit(self.path)
-        key, query = unquote(asked.path.strip("/").partition("/")[2]), parse_qs(asked.query)
+        path, query = asked.path.removeprefix(f"/{ACCOUNT}"), parse_qs(asked.query)
+        key = unquote(path.strip("/").partition("/")[2])
         if self.command == "GET" and ("list-type" in query or not key):
             return query.get("prefix", [""])[0], "LIST"
         return key, self.command

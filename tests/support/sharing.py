@@ -9,7 +9,8 @@ from support.selection import dearest_file_first
 from xdist.scheduler import LoadFileScheduling
 
 # Every process that starts Spark's JVM, or Kafka and a registry, or loads Airflow and creates its database, spends 10
-# to 20 s of CPU on it; a store for objects takes two. Maps the start of a test's id to a group; the first match counts.
+# to 20 s of CPU on it; a store for objects takes two or three. Maps the start of a test's id to a group; the first
+# match counts.
 TOGETHER = {
     "tests/feed/test_kafka_publisher.py": "kafka",
     "tests/feed/test_kafka_secured.py": "kafka",
@@ -28,7 +29,9 @@ TOGETHER = {
     "tests/repair/backfill/test_one_transaction.py": "airflow",
     "tests/feed/files/test_stores.py": "store",
     "tests/lake/test_lease.py": "store",
+    "tests/lake/test_store_credentials.py": "store",
     "tests/lake/test_store_tls.py": "store",
+    "tests/lake/test_storetable.py": "store",
     "tests/lake/test_storecheck.py": "store",
     "tests/target/relay/test_relay_store.py": "store",
     # Only these end-to-end tests use Spark; the others start no JVM (tests/e2e/conftest.py).

@@ -136,14 +136,14 @@ class LakeHook(CheckedHook):
     def _list_bucket(self, connection: Connection, path: str) -> str:
         from obstore.exceptions import BaseError
 
-        from binlake.lake.access import Access
+        from binlake.lake.access import Access, locate_below
         from binlake.lake.objects import build_objects
 
         extra = connection.extra_dejson
         access = Access(str(extra.get("endpoint") or ""), str(extra.get("region", "us-east-1")))
         keys = (connection.login, connection.password or "") if connection.login else None
         store = build_objects(path, access, keys, _WAIT_S)
-        bucket, _, prefix = path.partition("://")[2].partition("/")
+        bucket, _, prefix = locate_below(path).partition("/")
         try:
             found = store.list_with_delimiter()
         except (BaseError, FileNotFoundError) as error:
