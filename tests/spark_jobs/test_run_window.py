@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from binlake.config import Replication
-from binlake.config.window import WindowSection
+from binlake.config.model import WindowSection
 from binlake.errors import BinlakeError, LeaseHeld, Permanent, Transient
 from binlake.pipeline import FEEDS, MIRROR, SQL, Sink
 from binlake.rows.schema import SchemaState
