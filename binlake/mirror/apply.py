@@ -20,7 +20,7 @@ from binlake.mirror.components import ComponentPlan, Name
 from binlake.mirror.effects import PARTITIONS, MirrorEffect, derive_effects
 from binlake.mirror.partitions import RemovedPartitions
 from binlake.mirror.replica import Replica
-from binlake.mirror.rows import Reshaper
+from binlake.mirror.rows import Reshaper, select_last_changes
 from binlake.mirror.versions import IN_PART, MirrorState
 from binlake.rows.schema import TableDef
 
@@ -251,8 +251,11 @@ class _Run:
             return
         version, before = replica.version, None
         for number, (net, last) in enumerate(_join_slices(slices, self._chunk_bytes)):
-            # A key is in one chunk only: what the chunks before it have added is not searched for it.
-            before = replica.load_version(version) if number == 1 else before
+            if self._plan.is_repeated:
+                net = select_last_changes(table, net)
+            elif number == 1:
+                # A key is in one chunk only: what the chunks before it have added is not searched for it.
+                before = replica.load_version(version)
             replica.merge_keyed(table, net, until - 1 if last else None, before)
             self._done.rows += net.num_rows
 
