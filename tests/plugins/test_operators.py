@@ -13,7 +13,7 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 from binlake.base.jvm import list_delta_jars
-from binlake.config.window import WindowSection as WindowSettings
+from binlake.config.model import WindowSection as WindowSettings
 from binlake.errors import ConfigError, Transient
 from binlake_airflow.jobs import StageJob
 from binlake_airflow.operators import base, sparkconnect

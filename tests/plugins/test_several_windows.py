@@ -19,9 +19,9 @@ from binlake.errors import Permanent, Transient
 from binlake.health.orchestration import SYNC
 from binlake_airflow.dags.dagparts import KINDS
 from binlake_airflow.jobs import FUSED, EndedStages
-from binlake_airflow.operators import base, waiters
+from binlake_airflow.operators import base
 from binlake_airflow.operators.sparkstages import ConnectStageOperator, SubmitStageOperator
-from binlake_airflow.operators.stages import StageOperator
+from binlake_airflow.operators.stages import WRITING, StageOperator, Waiters
 from binlake_airflow.telemetry.notes import KEY
 
 BASE = 470583292723200000
@@ -180,10 +180,10 @@ def test_run_ends_if_somebody_waits_for_it(monkeypatch: pytest.MonkeyPatch, task
 
 
 def test_run_goes_on_beside_an_audit_and_its_own_run() -> None:
-    assert set(waiters.WRITING) == {*KINDS} - {SYNC, "audit"}
+    assert set(WRITING) == {*KINDS} - {SYNC, "audit"}
     now = [0.0]
     ti = Ti(runs={("orders", "running"): 1, ("orders.audit", "running"): 1, ("orders.backfill", "queued"): 1})
-    asking = waiters.Waiters({"ti": ti}, clock=lambda: now[0])
+    asking = Waiters({"ti": ti}, clock=lambda: now[0])
     assert [asking.find_reason_to_end() for _ in range(3)] == ["", "", ""]
     assert ti.asked == 1
     now[0], ti.paused = 3.0, True
@@ -192,7 +192,7 @@ def test_run_goes_on_beside_an_audit_and_its_own_run() -> None:
 
 def test_run_ends_if_airflow_does_not_answer() -> None:
     broken = SimpleNamespace(dag_id="orders")
-    assert waiters.Waiters({"ti": broken}).find_reason_to_end()
+    assert Waiters({"ti": broken}).find_reason_to_end()
 
 
 def test_blocked_first_plan_waits_without_a_worker(monkeypatch: pytest.MonkeyPatch, task: Any) -> None:

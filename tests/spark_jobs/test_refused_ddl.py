@@ -28,7 +28,7 @@ from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.outcomes import show
 from binlake.spark_jobs.merge import stage as merge
 from binlake.target.commands import ddl
-from binlake.target.commands.release import release_ddl
+from binlake.target.commands.ddl import release_ddl
 
 pytestmark = pytest.mark.mariadb
 

@@ -7,15 +7,18 @@ StageResult. The job does the stage's work and ensures that it can be repeated.
 from __future__ import annotations
 
 import tempfile
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import structlog
 from airflow.triggers.base import StartTriggerArgs
 
 from binlake.errors import BinlakeError, ConfigError, IncompleteWindow, SourceUnavailable
 from binlake.pipeline import STOPPED, name_feed_sink, name_task
+from binlake_airflow.actions.action import ACT
 from binlake_airflow.jobs import (
     FUSED,
     TOLD,
@@ -30,7 +33,6 @@ from binlake_airflow.jobs import (
 )
 from binlake_airflow.operators.base import BinlakeOperator
 from binlake_airflow.operators.links import LINKS
-from binlake_airflow.operators.waiters import Waiters
 from binlake_airflow.telemetry import metrics
 from binlake_airflow.telemetry.reports import (
     find_changed_tables,
@@ -39,6 +41,42 @@ from binlake_airflow.telemetry.reports import (
     report_source_gone,
     report_stages,
 )
+
+log = structlog.get_logger(__name__)
+_QUIET_S = 3.0
+WRITING = ("bootstrap", "backfill", "restore", "recover", "verify", "maintain", ACT)
+"""The side DAGs whose runs may wait for the locks of a window: `audit` only reads."""
+
+
+class Waiters:
+    """Asks Airflow, every 3 s at most, whether anybody waits for the end of this run."""
+
+    def __init__(self, context: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
+        self._ti, self._dag_id = context["ti"], context["ti"].dag_id
+        self._clock = clock
+        self._next = 0.0
+
+    def find_reason_to_end(self) -> str:
+        """Empty if nobody waits, or if it was asked a moment ago."""
+        if self._clock() < self._next:
+            return ""
+        self._next = self._clock() + _QUIET_S
+        try:
+            return self._ask()
+        except Exception:  # the windows are done, and stay so
+            log.warning("waiters_not_known", exc_info=True)
+            return "Airflow did not say who waits"
+
+    def _ask(self) -> str:
+        if self._ti.get_dag(self._dag_id).is_paused:
+            return "the DAG is paused"
+        if self._ti.get_dr_count(self._dag_id, states=["queued"]):
+            return "another run of the DAG waits"
+        # They wait for locks and leases, which these windows would take again at once.
+        running = (kind for kind in WRITING if self._ti.get_dr_count(f"{self._dag_id}.{kind}", states=["running"]))
+        kind = next(running, "")
+        return f"{self._dag_id}.{kind} is running" if kind else ""
+
 
 Results = list[dict[str, Any]]
 Tables = Sequence[Sequence[str]]

@@ -17,7 +17,7 @@ from support.windows import NAME, Window, apply, apply_in_child, at, signal_me
 from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict, Permanent, TargetRefused
 from binlake.target import ExpectedState, TargetSession
-from binlake.target.commands.release import release_ddl
+from binlake.target.commands.ddl import release_ddl
 from binlake.target.definitions.definitions import read_definitions
 
 pytestmark = pytest.mark.mariadb
