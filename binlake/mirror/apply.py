@@ -20,7 +20,7 @@ from binlake.mirror.components import ComponentPlan, Name
 from binlake.mirror.effects import PARTITIONS, MirrorEffect, derive_effects
 from binlake.mirror.partitions import RemovedPartitions
 from binlake.mirror.replica import Replica
-from binlake.mirror.rows import Reshaper
+from binlake.mirror.rows import Reshaper, select_last_changes
 from binlake.mirror.versions import IN_PART, MirrorState
 from binlake.rows.schema import TableDef
 
@@ -240,6 +240,8 @@ class _Run:
             self._done.rows += replica.append_base(table, slices, until - 1)
             return
         for net, last in _join_slices(slices):
+            if self._plan.is_repeated:
+                net = select_last_changes(table, net)
             replica.merge_keyed(table, net, until - 1 if last else None)
             self._done.rows += net.num_rows
 

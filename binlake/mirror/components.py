@@ -21,7 +21,8 @@ Name = tuple[str, str]
 class ComponentPlan:
     """One component: its DDL (the k-th opens segment k), definitions by segment and table, known versions before.
 
-    `is_base`: its rows are of a full load only: each has a key of its own.
+    `is_base`: its rows are of a full load only: each has a key of its own. `is_repeated`: several net changes may be of
+    one key, of which the last one counts; the tables have keys.
     """
 
     number: int
@@ -30,6 +31,7 @@ class ComponentPlan:
     tables: Mapping[SegmentTable, TableDef]
     known: Mapping[Name, MirrorState] = field(default_factory=dict)
     is_base: bool = False
+    is_repeated: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,11 @@ Rule: a file is left out only if its statistics say so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -14,6 +17,9 @@ from deltalake import DeltaTable
 
 from binlake.base.lakecolumns import Mirror
 from binlake.lake.dataset import open_dataset
+
+Match: TypeAlias = tuple[ds.Fragment, npt.NDArray[np.int32], Mapping[str, npt.NDArray[Any]]]
+"""A file, the place of each of its rows among the keys looked for or -1, and other columns of its rows."""
 
 
 def has_key(table: DeltaTable, keys: pa.ChunkedArray | pa.Array) -> bool:
@@ -23,16 +29,33 @@ def has_key(table: DeltaTable, keys: pa.ChunkedArray | pa.Array) -> bool:
 
 def iterate_present_keys(table: DeltaTable, keys: pa.ChunkedArray | pa.Array) -> Iterator[pa.Array]:
     """Those of `keys` that rows of `table` have, some at a time and at least one. Raises OSError."""
-    ends = pc.min_max(keys).as_py()
-    if ends["min"] is None:
-        return
-    column = ds.field(Mirror.ROWKEY)
-    within = (column >= ends["min"]) & (column <= ends["max"])
     wanted = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
-    data = open_dataset(table)
-    for file in data.get_fragments(within):
+    if (fragments := _find_fragments(data := open_dataset(table), wanted)) is None:
+        return
+    for file in fragments:
         for batch in file.to_batches(schema=data.schema, columns=[Mirror.ROWKEY], batch_readahead=2):
             # delta-rs leaves views of texts in files that it rewrites.
             own = batch.column(0).cast(wanted.type)
             if len(found := own.filter(pc.is_in(own, value_set=wanted))):
                 yield found
+
+
+def match_keys(data: ds.Dataset, keys: pa.Array, also: Sequence[str]) -> Iterator[Match]:
+    """Each file of a mirror that may have rows with one of `keys`, in full: their places among `keys`, -1 for other
+    rows, and the columns `also`. Raises OSError.
+    """
+    for file in _find_fragments(data, keys) or ():
+        rows = file.to_table(schema=data.schema, columns=[Mirror.ROWKEY, *also])
+        own = rows[Mirror.ROWKEY].cast(keys.type).combine_chunks()
+        places = pc.fill_null(pc.index_in(own, value_set=keys), -1)
+        yield file, np.asarray(places), {name: np.asarray(rows[name]) for name in also}
+
+
+def _find_fragments(data: ds.Dataset, keys: pa.Array) -> Iterator[ds.Fragment] | None:
+    """The files whose statistics do not exclude all `keys`; None if there are no keys."""
+    ends = pc.min_max(keys).as_py()
+    if ends["min"] is None:
+        return None
+    column = ds.field(Mirror.ROWKEY)
+    found: Iterator[ds.Fragment] = data.get_fragments((column >= ends["min"]) & (column <= ends["max"]))
+    return found

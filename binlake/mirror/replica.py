@@ -23,11 +23,13 @@ from binlake.lake.access import is_remote
 from binlake.lake.columntypes import build_schema
 from binlake.lake.continuity import require_not_restored
 from binlake.lake.dataset import open_dataset
+from binlake.lake.localcommit import build_transaction
 from binlake.lake.lock import build_commit_properties
 from binlake.lake.opentable import load_table, open_table
 from binlake.lake.store import build_delta_options, choose_hooks
 from binlake.mirror.presentkeys import has_key, iterate_present_keys
-from binlake.mirror.rows import Reshaper, build_image_rows
+from binlake.mirror.rewriting import ADDED, may_rewrite, replace_rows
+from binlake.mirror.rows import Reshaper, build_image_rows, select_images
 from binlake.rows.schema import TableDef
 from binlake.statements.literal import quote_name
 
@@ -35,8 +37,6 @@ APP = "binlake-mirror"
 UPTO = "binlake.upto"
 BASE = "binlake.base"
 """In a commit: the mirror has rows of a full load only, each of which was added once."""
-ADDED = "binlake.added"
-"""In a commit: it only adds rows, with keys that no row had."""
 COMPACT_EVERY = 64
 _WRITER = WriterProperties(max_row_group_size=32_768, compression="ZSTD", dictionary_page_size_limit=64 << 10)
 """delta-rs holds a row group that it writes. With its own defaults (a million rows, snappy, a dictionary of 1 MiB for
@@ -211,6 +211,12 @@ class Replica:
         a key in it.
         """
         rows, deleted = _build_rows(table, net)
+        if may_rewrite(self._path, current := self._require(), rows.schema):
+            give_memory_back()
+            about, also = ({}, []) if upto is None else ({UPTO: str(upto)}, [build_transaction(APP, upto)])
+            replace_rows(self._path, current, rows, deleted, about, also)
+            self._remember(current, upto)
+            return
         # To filter is to copy, and most net changes of new rows delete nothing.
         added = rows.filter(pc.invert(deleted)) if pc.any(deleted).as_py() else rows
         if added.num_rows and not has_key(self._require(), rows.column(Mirror.ROWKEY)):
@@ -335,10 +341,7 @@ def _build_rows(table: TableDef, net: pa.Table) -> tuple[pa.Table, pa.ChunkedArr
 
 def _build_some_rows(table: TableDef, net: pa.Table) -> tuple[pa.Table, pa.Array]:
     deleted = pc.equal(net.column(Change.OP), "delete").combine_chunks()
-    images = net.column(Change.AFTER).combine_chunks()
-    if pc.any(deleted).as_py():
-        images = pc.if_else(deleted, net.column(Change.BEFORE).combine_chunks(), images)
-    return build_image_rows(table, images, net.column(Change.LAST_COMMIT_TS).combine_chunks()), deleted
+    return build_image_rows(table, select_images(net), net.column(Change.LAST_COMMIT_TS).combine_chunks()), deleted
 
 
 def _bound_keys(source: pa.Table) -> str:

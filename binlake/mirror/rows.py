@@ -8,8 +8,9 @@ from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from binlake.base.lakecolumns import Mirror
+from binlake.base.lakecolumns import Change, Mirror
 from binlake.lake.columntypes import (
     TEXT_TYPE,
     build_schema,
@@ -36,6 +37,28 @@ def build_image_rows(table: TableDef, images: pa.MapArray, commit_ts: pa.Array) 
     """Rows of the mirror of `table` from row images, the first among equal rows each; a NULL map is a row of NULLs."""
     texts = build_images_from_maps(images, [column.name for column in table.row_columns])
     return _build_rows(table, texts, commit_ts, pa.array(np.zeros(len(images), np.int32)))
+
+
+def select_last_changes(table: TableDef, net: pa.Table) -> pa.Table:
+    """The net changes of keyed rows of `table` of which `net` has no later one for the same row of the mirror."""
+    images = select_images(net)
+    names = table.find_identity().columns
+    texts = build_images_from_maps(images, list(names))
+    codes = format_key_texts([texts[name] for name in names]).dictionary_encode()
+    last = np.zeros(len(codes.dictionary), np.int64)
+    numbers = np.asarray(codes.indices)
+    # The last one of equal places is kept.
+    last[numbers] = np.arange(len(numbers))
+    return net if len(last) == net.num_rows else net.take(pa.array(np.sort(last)))
+
+
+def select_images(net: pa.Table) -> pa.MapArray:
+    """The images of the rows that `net` writes or removes."""
+    deleted = pc.equal(net.column(Change.OP), "delete").combine_chunks()
+    images = net.column(Change.AFTER).combine_chunks()
+    return (
+        pc.if_else(deleted, net.column(Change.BEFORE).combine_chunks(), images) if pc.any(deleted).as_py() else images
+    )
 
 
 def build_row_keys(table: TableDef, texts: Columns) -> list[str]:

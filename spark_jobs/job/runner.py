@@ -8,17 +8,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from types import TracebackType
 from typing import Any
 
 import structlog
 
-from binlake.errors import LeaseHeld
+from binlake.errors import BinlakeError, LeaseHeld
 from binlake.feed.state import stops_feed
 from binlake.lake.failures import describe
 from binlake.pipeline import STOPPED, Sink, parse_feed_sink
 from binlake.spark_jobs.job.ahead import Ahead
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.flight import PiecesInFlight
+from binlake.spark_jobs.job.gathering import Gathering, Ready
 from binlake.spark_jobs.job.lineage import Gathered
 from binlake.spark_jobs.job.passed import CannotDeriveAhead, MergedWindow
 from binlake.spark_jobs.job.results import BYTES, CUT, SparkNeeded
@@ -56,14 +58,14 @@ def _run_pieces(ctx: StageContext, start_ts: int | None) -> list[StageResult]:
     # What ends first lets the others end: a piece that waits for room, then the one that waits for it to land.
     may_plan = start_ts is None and ctx.stop_ts is None
     with _Landing(source, planned.hi, may_plan=may_plan) as landing, Ahead(ctx) as ahead, landing.flight as flight:
-        sinks = _Sinks(ctx, ahead)
         following: Future[_Piece | None] | None = landing.start(planned.lo)
-        while following is not None and (piece := following.result()) is not None:
-            following = landing.start_after(piece)
-            wait_for_next = partial(_wait_for, landing, following) if following is not None else None
-            for result in [*piece.results, *sinks.run(piece.merged, wait_for_next)]:
-                results.add(result)
-            flight.release(piece.merged.bounds.lo)
+        with _Sinks(ctx, ahead) as sinks:
+            while following is not None and (piece := following.result()) is not None:
+                following = landing.start_after(piece)
+                wait_for_next = partial(_wait_for, landing, following) if following is not None else None
+                for result in [*piece.results, *sinks.run(piece.merged, wait_for_next)]:
+                    results.add(result)
+                flight.release(piece.merged.bounds.lo)
     return results.list_results()
 
 
@@ -153,8 +155,8 @@ def run_landed(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
     """Run an already sealed window through merge and all sinks; errors as `run_window`."""
     merged = run_stage("merge", ctx, bounds)
     results = Gathered([merged])
-    with Ahead(ctx) as ahead:
-        for result in _Sinks(ctx, ahead).run(merged.derived):
+    with Ahead(ctx) as ahead, _Sinks(ctx, ahead) as sinks:
+        for result in sinks.run(merged.derived):
             results.add(result)
     return results.list_results()
 
@@ -175,6 +177,20 @@ class _Sinks:
         self._ctx = ctx
         self._ahead = ahead
         self._sinks = {sink.name: sink for sink in ctx.replication.list_sinks()}
+        self._gathering = Gathering(ctx)
+
+    def __enter__(self) -> _Sinks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # The run fails, maybe each time at the same piece: the mirrors do not wait for the others.
+        if isinstance(error, Exception) and (ready := self._gathering.take()):
+            try:
+                self._apply_mirror(self._sinks["mirror"], ready)
+            except BinlakeError as second:
+                log.warning("mirrors_left_behind", error=str(second))
 
     def run(self, merged: MergedWindow, wait_for_next: Callable[[], MergedWindow] | None = None) -> list[StageResult]:
         """Run all sinks that are left. Raises the first failure of the SQL sink or the mirrors, or of the last feed.
@@ -185,7 +201,10 @@ class _Sinks:
         compacted: Future[Any] = Future()
         if "sql" not in self._sinks:
             compacted.set_result(None)
-        runs = {"sql": partial(self._run_sql, wait_for_next, compacted), "mirror": partial(self._run_mirror, compacted)}
+        runs = {
+            "sql": partial(self._run_sql, wait_for_next, compacted),
+            "mirror": partial(self._run_mirror, wait_for_next is not None, compacted),
+        }
         return _run_side_by_side(
             [
                 partial(
@@ -213,8 +232,15 @@ class _Sinks:
             if not compacted.done():
                 compacted.set_result(None)
 
-    def _run_mirror(self, compacted: Future[Any], sink: Sink, merged: MergedWindow) -> list[StageResult]:
-        return run_sink(self._ctx, sink.stage_names, merged.bounds, given=compacted.result() or merged)
+    def _run_mirror(
+        self, is_followed: bool, compacted: Future[Any], sink: Sink, merged: MergedWindow
+    ) -> list[StageResult]:
+        return self._apply_mirror(sink, self._gathering.add(merged, compacted.result(), is_followed=is_followed))
+
+    def _apply_mirror(self, sink: Sink, ready: Ready) -> list[StageResult]:
+        return [
+            result for bounds, given in ready for result in run_sink(self._ctx, sink.stage_names, bounds, given=given)
+        ]
 
     def _run_any(self, sink: Sink, merged: MergedWindow) -> list[StageResult]:
         return run_sink(self._ctx, sink.stage_names, merged.bounds, given=merged)

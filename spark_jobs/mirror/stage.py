@@ -16,7 +16,6 @@ from itertools import chain
 import pyarrow as pa
 import structlog
 
-from binlake.base.lakecolumns import Change
 from binlake.changes.net.columns import NET
 from binlake.ddl.definitions import SegmentTable
 from binlake.ddl.targets import Naming
@@ -33,7 +32,7 @@ from binlake.spark_jobs.engine.rows import Rows, read_table
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lineage import Gathered, Sources, WindowLineage
 from binlake.spark_jobs.job.passed import MergedWindow
-from binlake.spark_jobs.tables.compacted import Compacted, Converted
+from binlake.spark_jobs.mirror.gathered import ROWS, GatheredWindows, Given, unpack
 from binlake.spark_jobs.tables.held import read_window_changes
 from binlake.spark_jobs.tables.netchange import WindowNetChange, count_groups, find_key_arrivals
 from binlake.spark_jobs.tables.netrows import NetRows, split_by_place
@@ -44,20 +43,15 @@ from binlake.window.lineage import Columns
 
 log = structlog.get_logger(__name__)
 
-_ROWS = pa.schema(
-    [NET.field(name) for name in (Change.OP, Change.BEFORE, Change.AFTER, Change.COPIES, Change.LAST_COMMIT_TS)]
-)
-"""The columns of a net change that a mirror needs."""
-_CHANGE = pa.schema([*(NET.field(name) for name in SegmentTable._fields), *_ROWS])
+_CHANGE = pa.schema([*(NET.field(name) for name in SegmentTable._fields), *ROWS])
 _THREADS = 4
 
 
-Given = MergedWindow | Compacted | Converted | None
-"""What this process has derived of one of the windows: its rows, or their net changes as well."""
+def run(ctx: StageContext, bounds: Bounds, given: Given | GatheredWindows = None) -> StageResult:
+    """Bring the mirrors to `bounds.hi`. Raises IncompleteWindow if a window before it is not merged yet.
 
-
-def run(ctx: StageContext, bounds: Bounds, given: Given = None) -> StageResult:
-    """Bring the mirrors to `bounds.hi`. Raises IncompleteWindow if a window before it is not merged yet."""
+    `given`: what this process has derived of the last window, or of several that are applied as one.
+    """
     with ctx.hold_lock(BY_NAME["mirror"].lock):
         require_all_windows(ctx.paths, ctx.windows, ("mirror",))
         windows = _list_windows(ctx, bounds.hi)
@@ -81,14 +75,20 @@ def _list_windows(ctx: StageContext, hi: int) -> list[Bounds]:
     return [*begun, Bounds(reached, hi)] if hi > reached else begun
 
 
-def _apply_window(ctx: StageContext, window: Bounds, given: Given, versions: MirrorVersions) -> StageResult:
+def _apply_window(
+    ctx: StageContext, window: Bounds, given: Given | GatheredWindows, versions: MirrorVersions
+) -> StageResult:
     began = time.monotonic()
-    rows, net = _unpack(given)
-    merged = require_merged(ctx, window.lo, window.hi, rows)
+    gathered = given if isinstance(given, GatheredWindows) and given.bounds == window else None
+    rows, net = unpack(None if isinstance(given, GatheredWindows) else given)
+    merged = require_merged(ctx, window.lo, window.hi, rows if gathered is None else gathered.merged)
     if not merged.empty:
         # Record the bounds before the first write: a rerun with other bounds would count a keyless table's rows twice.
         ctx.windows.record(WindowEvent("mirror", window.lo, window.hi, "started", run_id=ctx.run_id, sink="mirror"))
-    applied, lineage = (MirroredRows(), None) if merged.empty else _apply(ctx, window, merged, rows, net, versions)
+    done = None if gathered is None else _apply_gathered(ctx, gathered, versions)
+    if done is None and not merged.empty:
+        done = _apply(ctx, window, merged, rows, net, versions)
+    applied, lineage = done or (MirroredRows(), None)
     versions.record(applied.versions)
     seconds = time.monotonic() - began
     changed = sorted({(v.db, v.table) for v in applied.versions})
@@ -102,14 +102,6 @@ def _apply_window(ctx: StageContext, window: Bounds, given: Given, versions: Mir
     # For listeners that wait for a table, and for lineage; not written to the lake.
     detail |= {"changed": changed, **(lineage.describe(changed) if lineage is not None else {})}
     return StageResult("mirror", "done", window.lo, window.hi, applied.rows, seconds, "", detail)
-
-
-def _unpack(given: Given) -> tuple[MergedWindow | None, NetRows | None]:
-    """(the rows, the net changes) of `given`."""
-    if given is None or isinstance(given, MergedWindow):
-        return given, None
-    compacted = given.compacted if isinstance(given, Converted) else given
-    return compacted.merged, compacted.net
 
 
 def _apply(
@@ -136,8 +128,30 @@ def _apply(
     with engine.open_store(ctx.paths, "mirror") as store:
         _require_own_keys(ctx, engine, store, sink, net)
         applied = _apply_components(ctx, plan, _derive_rows(engine, store, net, derived))
-    sources = Sources(Naming(ctx.rules), lambda: find_tables_at_end(ctx, sink.base, window.hi, sink.ddls))
-    return applied, WindowLineage(sink.definitions, window.hi, sources, _list_mirror_columns)
+    return applied, _build_lineage(ctx, sink)
+
+
+def _apply_gathered(
+    ctx: StageContext, given: GatheredWindows, versions: MirrorVersions
+) -> tuple[MirroredRows, WindowLineage] | None:
+    """As `_apply`, for several windows at once; None if the mirrors have other keys than the target."""
+    window = given.bounds
+    sink = read_mirror_window(ctx, window, given.merged.merged, given.merged)
+    names = {place.name for place, _ in given.places}
+    plan = plan_mirrors(window.lo, window.hi, sink.definitions, (), names, versions.read_latest(window.lo))
+    if not given.has_cells(plan.cells):
+        return None
+    rows: dict[SegmentTable, list[Rows]] = {}
+    for place, own in given.places:
+        rows.setdefault(place, []).append(own)
+    plan = replace(plan, components=tuple(replace(one, is_repeated=True) for one in plan.components))
+    return _apply_components(ctx, plan, rows), _build_lineage(ctx, sink)
+
+
+def _build_lineage(ctx: StageContext, sink: SinkWindow) -> WindowLineage:
+    hi = sink.bounds.hi
+    sources = Sources(Naming(ctx.rules), lambda: find_tables_at_end(ctx, sink.base, hi, sink.ddls))
+    return WindowLineage(sink.definitions, hi, sources, _list_mirror_columns)
 
 
 def _require_own_keys(
@@ -185,7 +199,7 @@ class _StoreByPlace:
     def __call__(self, group: tuple[int, tuple[Rows, ...]]) -> list[tuple[SegmentTable, Rows]]:
         """(place, its rows). Raises SchemaError."""
         tables = [one for net in self.derive(group[1]) for one in split_by_place(net)]
-        stored = self.store.put([net.select(_ROWS.names) for _, net in tables])
+        stored = self.store.put([net.select(ROWS.names) for _, net in tables])
         return list(zip([place for place, _ in tables], stored, strict=True))
 
 
@@ -209,4 +223,4 @@ def _read_rows(component: ComponentPlan, rows: RowsByPlace) -> Iterator[tuple[Se
     """The net changes of a component's tables, in order of segments and tables."""
     for place in sorted(component.tables):
         for part in rows.get(place, ()):
-            yield from ((place, pa.Table.from_batches([batch]).cast(_ROWS)) for batch in part.read(_ROWS.names))
+            yield from ((place, pa.Table.from_batches([batch]).cast(ROWS)) for batch in part.read(ROWS.names))

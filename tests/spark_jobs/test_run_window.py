@@ -24,6 +24,7 @@ from binlake.spark_jobs.job.flight import PIECES
 from binlake.spark_jobs.job.opening import build_session_factory
 from binlake.spark_jobs.job.passed import CannotDeriveAhead, DerivedAhead, MergedWindow
 from binlake.spark_jobs.job.results import BYTES, CUT, Bounds, SparkNeeded, StageResult
+from binlake.spark_jobs.mirror import gathered
 from binlake.window.derived import Merged
 
 PLANNED = 30
@@ -437,3 +438,51 @@ def test_mirror_derives_by_itself_if_compact_fails(monkeypatch: pytest.MonkeyPat
     with pytest.raises(Transient):
         run(monkeypatch, stages, mirror=True)
     assert stages.of("mirror") == [(0, PLANNED)]
+
+
+@dataclass(frozen=True)
+class Held:
+    """Stands for net changes that mirrors can take together."""
+
+    bounds: Bounds
+    bytes: int = 1
+
+    def join(self, following: Held) -> Held:
+        return Held(Bounds(self.bounds.lo, following.bounds.hi))
+
+
+def hold_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        gathered, "gather", lambda _, derived: derived and Held(Bounds(derived.lo, min(derived.lo + 12, PLANNED)))
+    )
+
+
+def test_mirrors_of_a_run_that_is_behind_take_pieces_together(monkeypatch: pytest.MonkeyPatch) -> None:  # 34
+    hold_pieces(monkeypatch)
+    stages = Stages(piece=12)
+    found = run(monkeypatch, stages, mirror=True)
+    assert stages.of("mirror") == [(0, PLANNED)]
+    assert [(result.lo, result.hi) for result in found if result.stage == "mirror"] == [(0, PLANNED)]
+    assert stages.of("finalize") == [(0, 12), (12, 24), (24, PLANNED)]
+
+
+@pytest.mark.parametrize(("stage", "reached"), [("finalize", 24), ("land", 12)])
+def test_pieces_that_mirrors_hold_are_applied_if_the_run_fails(
+    monkeypatch: pytest.MonkeyPatch, stage: str, reached: int
+) -> None:  # invariant 12: a target that is down stops no mirror
+    hold_pieces(monkeypatch)
+    stages = Stages(12, failing(stage, Transient("it is down"), lo=12))
+    with pytest.raises(Transient, match="it is down"):
+        run(monkeypatch, stages, mirror=True)
+    assert stages.of("mirror") == [(0, reached)]
+
+
+def test_error_of_a_run_is_raised_even_if_its_mirrors_fail_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    hold_pieces(monkeypatch)
+
+    def act(name: str, bounds: Bounds) -> None:
+        failing("finalize", Transient("it is down"), lo=12)(name, bounds)
+        failing("mirror", Permanent("no mirror"), lo=0)(name, bounds)
+
+    with pytest.raises(Transient, match="it is down"):
+        run(monkeypatch, Stages(12, act), mirror=True)

@@ -1,0 +1,60 @@
+"""Lets the mirrors of a run that is behind take several pieces at once: see `binlake.spark_jobs.mirror.gathered`.
+
+Rule: pieces are held only while another one follows, so mirrors are late only in a run that is behind, and by no more
+than a bound of bytes and of seconds. If the process dies, the next run reads the pieces from the lake.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.passed import MergedWindow
+
+MOST_BYTES = 64 << 20
+"""Arrow bytes of net changes that are held: a MERGE needs a few times that."""
+MOST_S = 30.0
+"""Seconds for which a piece is held."""
+
+Ready = list[tuple[Bounds, Any]]
+"""Windows that the mirrors take now, in order, with what was derived of each."""
+
+
+class Gathering:
+    """The pieces of one run that its mirrors have not taken yet. Used by one thread at a time."""
+
+    def __init__(self, ctx: StageContext, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ctx = ctx
+        self._clock = clock
+        self._held: Any = None
+        self._since = 0.0
+
+    def add(self, merged: MergedWindow, derived: Any, *, is_followed: bool) -> Ready:
+        """What to apply now that the piece `merged` has come, of which compact has `derived` net changes (or None).
+
+        `is_followed`: another piece of this run comes after it.
+        """
+        own = self._gather(derived) if is_followed or self._held is not None else None
+        if own is None:
+            return [*self.take(), (merged.bounds, derived or merged)]
+        if self._held is None:
+            self._since = self._clock()
+        joined = own if self._held is None else self._held.join(own)
+        # The next one is about as large as this one.
+        if is_followed and joined.bytes + own.bytes <= MOST_BYTES and self._clock() - self._since < MOST_S:
+            self._held = joined
+            return []
+        self._held = None
+        return [(joined.bounds, derived if joined is own else joined)]
+
+    def take(self) -> Ready:
+        """What is held, which is then no longer held."""
+        held, self._held = self._held, None
+        return [] if held is None else [(held.bounds, held)]
+
+    def _gather(self, derived: Any) -> Any:
+        # Imported late: the stages import this package.
+        return importlib.import_module("binlake.spark_jobs.mirror.gathered").gather(self._ctx, derived)

@@ -1,0 +1,187 @@
+"""Rows of a mirror on a disk are replaced by rewriting the files that have them, as delta-rs's MERGE would."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+from support.tidb_json import INT_PK, column, table_def, table_info
+
+from binlake.lake.filestats import describe_file
+from binlake.mirror import replica as replicas
+from binlake.mirror import rewriting
+from binlake.mirror.replica import Replica
+
+MAP = pa.map_(pa.string(), pa.string())
+ITEM = table_def(table_info(1, "item", [column(1, "id", flag=INT_PK), column(2, "v")], pk_is_handle=True), "d")
+Change = tuple[int, int | None, int]
+"""(key, value or None for a delete, commit_ts)."""
+
+
+def net_of(*changes: Change) -> pa.Table:
+    def image(key: int, value: int) -> list[tuple[str, str]]:
+        return [("id", str(key)), ("v", str(value))]
+
+    rows = [
+        {"op": "replace", "before": None, "after": image(key, value), "copies": 1, "last_commit_ts": ts}
+        if value is not None
+        else {"op": "delete", "before": image(key, 0), "after": None, "copies": 1, "last_commit_ts": ts}
+        for key, value, ts in changes
+    ]
+    types = [pa.string(), MAP, MAP, pa.int64(), pa.int64()]
+    return pa.Table.from_pylist(rows, schema=pa.schema(list(zip(rows[0], types, strict=True))))
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    table = DeltaTable(str(folder)).to_pyarrow_table().sort_by("id")
+    found: list[dict[str, Any]] = table.to_pylist()
+    return found
+
+
+def make(folder: Path, *windows: list[Change]) -> Replica:
+    replica = Replica(str(folder), 30)
+    replica.create(ITEM, 0)
+    for number, changes in enumerate(windows, 1):
+        replica.merge_keyed(ITEM, net_of(*changes), 10 * number)
+    return replica
+
+
+@pytest.mark.parametrize("seed", [1, 2, pytest.param(3, marks=pytest.mark.soak)])
+def test_mirror_is_as_after_merges_of_delta_rs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    # 34, R-32: keys come, go and come back; some changes are older than the row that is there
+    monkeypatch.setattr(rewriting, "_GROUP_ROWS", 7)
+    monkeypatch.setattr(rewriting, "_FILE_BYTES", 1)
+    draw = Random(seed)
+    windows = []
+    for number in range(8):
+        keys = draw.sample(range(40), 15)
+        windows.append([
+            (key, None if draw.random() < 0.3 else draw.randrange(99), max(1, 10 * number - draw.choice([0, 0, 25])))
+            for key in keys
+        ])  # fmt: skip
+    make(tmp_path / "own", *windows)
+    with monkeypatch.context() as patch:
+        patch.setattr(replicas, "may_rewrite", lambda *_: False)
+        make(tmp_path / "merged", *windows)
+    assert rows_of(tmp_path / "own") == rows_of(tmp_path / "merged")
+    engines = {commit["engineInfo"] for commit in DeltaTable(str(tmp_path / "own")).history(8)}
+    assert engines == {"binlake"}
+    assert len(DeltaTable(str(tmp_path / "own")).file_uris()) > 1
+
+
+def test_files_without_a_changed_row_stay(tmp_path: Path) -> None:
+    replica = make(tmp_path, [(1, 1, 5), (5, 1, 5)], [(6, 1, 15), (9, 1, 15)])
+    first, second = sorted(DeltaTable(str(tmp_path)).file_uris(), key=_find_least)
+    replica.merge_keyed(ITEM, net_of((7, 1, 25), (9, 2, 25)), 30)
+    kept = DeltaTable(str(tmp_path)).file_uris()
+    assert first in kept
+    assert second not in kept
+    assert [(row["id"], row["v"]) for row in rows_of(tmp_path)] == [(1, 1), (5, 1), (6, 1), (7, 1), (9, 2)]
+
+
+def _find_least(uri: str) -> int:
+    found = pa.parquet.read_table(uri.removeprefix("file://"))["id"]
+    return int(pc.min(found).as_py())
+
+
+def test_nothing_is_left_of_a_write_that_dies_before_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # R-24
+    replica = make(tmp_path, [(1, 1, 5), (2, 1, 5)])
+    before, files = rows_of(tmp_path), sorted(tmp_path.glob("*.parquet"))
+
+    def die(*_: object) -> None:
+        raise ConnectionAbortedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rewriting, "commit_actions", die)
+        with pytest.raises(ConnectionAbortedError):
+            replica.merge_keyed(ITEM, net_of((1, 2, 15)), 20)
+    assert (rows_of(tmp_path), sorted(tmp_path.glob("*.parquet"))) == (before, files)
+    assert Replica(str(tmp_path), 30).read_position() == 10
+    again = Replica(str(tmp_path), 30)
+    again.merge_keyed(ITEM, net_of((1, 2, 15)), 20)
+    assert again.read_position() == Replica(str(tmp_path), 30).read_position() == 20
+    assert [row["v"] for row in rows_of(tmp_path)] == [2, 1]
+
+
+def test_of_two_writers_of_a_version_the_second_is_refused(tmp_path: Path) -> None:  # R-41
+    make(tmp_path, [(1, 1, 5)])
+    first, second = Replica(str(tmp_path), 30), Replica(str(tmp_path), 30)
+    assert first.version == second.version
+    second.merge_keyed(ITEM, net_of((1, 2, 15)), 20)
+    files = sorted(tmp_path.glob("*.parquet"))
+    with pytest.raises(CommitFailedError):
+        first.merge_keyed(ITEM, net_of((1, 3, 16)), 20)
+    assert sorted(tmp_path.glob("*.parquet")) == files
+    assert not list((tmp_path / "_delta_log").glob("*.tmp"))
+    assert [row["v"] for row in rows_of(tmp_path)] == [2]
+
+
+def test_log_is_read_from_its_checkpoint(tmp_path: Path) -> None:
+    replica = Replica(str(tmp_path), 30)
+    replica.create(ITEM, 0)
+    for number in range(1, 60):
+        replica.merge_keyed(ITEM, net_of((number % 5, number, 10 * number)), 10 * number)
+    assert list((tmp_path / "_delta_log").glob("*.checkpoint*.parquet"))
+    for file in sorted((tmp_path / "_delta_log").glob("*.json"))[:40]:
+        file.unlink()
+    assert Replica(str(tmp_path), 30).read_position() == 590
+    assert [row["v"] for row in rows_of(tmp_path)] == [55, 56, 57, 58, 59]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.alter.add_constraint({"small": "v < 1000"}),
+        lambda table: table.alter.set_table_properties({"delta.enableChangeDataFeed": "true"}),
+    ],
+    ids=["constraint", "change data feed"],
+)
+def test_a_table_that_asks_more_of_a_writer_is_left_to_delta_rs(
+    tmp_path: Path, change: Callable[[DeltaTable], None]
+) -> None:
+    make(tmp_path, [(1, 1, 5)])
+    change(DeltaTable(str(tmp_path)))
+    Replica(str(tmp_path), 30).merge_keyed(ITEM, net_of((1, 2, 15)), 20)
+    table = DeltaTable(str(tmp_path))
+    assert "delta-rs" in table.history(1)[0]["engineInfo"]
+    assert [row["v"] for row in rows_of(tmp_path)] == [2]
+
+
+LONG = "x" * 300
+
+
+def test_statistics_exclude_no_row(tmp_path: Path) -> None:
+    moments = [datetime(2020, 1, 1, 1, 1, 1, 123456), datetime(1969, 12, 31, 23, 59, 59, 999999)]
+    values = {
+        "small": [1, -3], "real": [1.5, -2.5], "odd": [float("nan"), 1.0], "text": ["é" + LONG, "b"],
+        "day": [date(2020, 2, 3), date(1999, 1, 1)], "local": moments,
+        "moment": [one.replace(tzinfo=UTC) for one in moments],
+        "money": pa.array([Decimal("1.25"), None], pa.decimal128(20, 2)), "raw": [b"\xff", b""],
+        "none": pa.nulls(2, pa.int64()), "kept": pa.nulls(2, MAP), "flag": [True, False],
+    }  # fmt: skip
+    table = pa.table(values)
+    # In two row groups, so that the bounds are those of both.
+    pa.parquet.write_table(table, tmp_path / "x.parquet", row_group_size=1)
+    stats = json.loads(describe_file(pa.parquet.read_metadata(tmp_path / "x.parquet")))
+    assert stats["numRecords"] == 2
+    assert {name: stats["nullCount"].get(name) for name in ("none", "money", "kept")} == {
+        "none": 2, "money": 1, "kept": None,
+    }  # fmt: skip
+    assert (stats["minValues"], stats["maxValues"]) == (
+        {"small": -3, "real": -2.5, "text": "b", "day": "1999-01-01", "local": "1969-12-31 23:59:59.999",
+         "moment": "1969-12-31T23:59:59.999Z"},
+        {"small": 1, "real": 1.5, "text": "é" + LONG[:255] + "\U0010ffff", "day": "2020-02-03",
+         "local": "2020-01-01 01:01:01.124", "moment": "2020-01-01T01:01:01.124Z"},
+    )  # fmt: skip
