@@ -79,7 +79,7 @@ def open_source(folder: Path) -> Iterator[tuple[BulkSource, BulkLoad]]:
 
 @dataclass(frozen=True)
 class TransactionCost:
-    """One transaction of `mib` MiB and `rows` rows. Memory in MiB: of the windows' process when idle and at its peak, of
+    """One transaction of `mib` MiB and `rows` rows. Memory in MiB: of the windows' process, idle and at its peak; of
     the pump when idle, while the transaction is written, and while it is pulled. `wrong`: the target has other rows."""
 
     mib: float
