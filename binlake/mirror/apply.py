@@ -28,6 +28,8 @@ log = structlog.get_logger()
 
 CHUNK_BYTES = 64 << 20
 """Arrow bytes of keyed net changes per MERGE. Keyless changes are applied in a single commit."""
+LARGE_CHUNK_BYTES = 32 << 20
+"""The same in a window that is too large for this process to hold."""
 
 _UNCONVERTED = "a DDL converted or filled values in a way that Binlake cannot reproduce"
 _UNKNOWN = "recovered at the source with rows that this lake never received"
@@ -43,14 +45,22 @@ class MirroredRows:
 
 
 def apply_component(
-    plan: ComponentPlan, paths: LakePaths, retention_days: int, net: Iterable[tuple[SegmentTable, pa.Table]]
+    plan: ComponentPlan,
+    paths: LakePaths,
+    retention_days: int,
+    net: Iterable[tuple[SegmentTable, pa.Table]],
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> MirroredRows:
-    """Apply the plan's DDL and `net`: (place, net changes: op, images, copies, last_commit_ts), in order of places."""
-    return _Run(plan, paths, retention_days).run(net)
+    """Apply the plan's DDL and `net`: (place, net changes: op, images, copies, last_commit_ts), in order of places.
+
+    `chunk_bytes` as CHUNK_BYTES.
+    """
+    return _Run(plan, paths, retention_days, chunk_bytes).run(net)
 
 
 class _Run:
-    def __init__(self, plan: ComponentPlan, paths: LakePaths, retention_days: int) -> None:
+    def __init__(self, plan: ComponentPlan, paths: LakePaths, retention_days: int, chunk_bytes: int) -> None:
+        self._chunk_bytes = chunk_bytes
         self._plan = plan
         self._paths = paths
         self._days = retention_days
@@ -239,10 +249,14 @@ class _Run:
         if self._plan.is_base and replica.has_base_only():
             self._done.rows += replica.append_base(table, slices, until - 1)
             return
-        for net, last in _join_slices(slices):
+        version, before = replica.version, None
+        for number, (net, last) in enumerate(_join_slices(slices, self._chunk_bytes)):
             if self._plan.is_repeated:
                 net = select_last_changes(table, net)
-            replica.merge_keyed(table, net, until - 1 if last else None)
+            elif number == 1:
+                # A key is in one chunk only: what the chunks before it have added is not searched for it.
+                before = replica.load_version(version)
+            replica.merge_keyed(table, net, until - 1 if last else None, before)
             self._done.rows += net.num_rows
 
     def _has_only_ddl(self, replica: Replica, segment: int, end: int) -> bool:
@@ -253,12 +267,12 @@ class _Run:
         return not replica.has_merged(end)
 
 
-def _join_slices(slices: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
-    """Join slices to tables of about CHUNK_BYTES; the flag says whether it is the last one."""
+def _join_slices(slices: Iterator[pa.Table], most_bytes: int) -> Iterator[tuple[pa.Table, bool]]:
+    """Join slices to tables of about `most_bytes`; the flag says whether it is the last one."""
     pending: list[pa.Table] = []
     size = 0
     for piece in slices:
-        if size >= CHUNK_BYTES:
+        if size >= most_bytes:
             yield pa.concat_tables(pending), False
             pending, size = [], 0
         pending.append(piece)

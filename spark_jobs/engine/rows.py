@@ -68,10 +68,16 @@ class HeldRows:
         return measure_run(self)
 
 
-def cut_held_rows(rows: Rows, most_bytes: int) -> list[Rows]:
-    """`rows` in pieces of about `most_bytes` if they are in memory, between their batches; else as they are."""
-    if not isinstance(rows, HeldRows) or rows.bytes <= most_bytes:
+def cut_rows(rows: Rows, most_bytes: int) -> list[Rows]:
+    """`rows` in pieces of about `most_bytes`: between their batches in memory, or between the row groups of a file."""
+    if rows.bytes <= most_bytes:
         return [rows]
+    if isinstance(rows, FileRows):
+        return pack_rows(rows.list_groups(), most_bytes)
+    return _cut_held_rows(rows, most_bytes) if isinstance(rows, HeldRows) else [rows]
+
+
+def _cut_held_rows(rows: HeldRows, most_bytes: int) -> list[Rows]:
     cut: list[list[pa.RecordBatch]] = []
     size = 0
     for batch in rows.table.to_batches():
@@ -109,6 +115,17 @@ class FileRows:
                         own = self._select_own(_use_plain_types(batch))
                         if own.num_rows:
                             yield _add_folder_columns(own, path, folder).select(list(columns))
+
+    def list_groups(self) -> list[FileRows]:
+        """Each row group alone; each row counts as many bytes as any other."""
+        found: list[tuple[str, int, int]] = []
+        for path, groups in self.files:
+            with name_damaged_file(path):
+                metadata = read_metadata(path)
+            numbers = groups or range(metadata.num_row_groups)
+            found += [(path, number, metadata.row_group(number).num_rows) for number in numbers]
+        total = max(1, sum(rows for _, _, rows in found))
+        return [FileRows(((path, (number,)),), self.bytes * rows // total, self.within) for path, number, rows in found]
 
     def list_runs(self) -> list[SortedRun]:
         """As Rows: each row group is a piece."""

@@ -118,7 +118,7 @@ class StageContext:
     def choose_engine(self, size: int) -> Engine:
         """The engine for a stage over `size` bytes of binlogs, as `window.engine` says."""
         most = self.most_local_bytes
-        return LocalEngine(span=self.span) if most is None or size <= most else self.spark_engine
+        return LocalEngine.of_window(size, self.span) if most is None or size <= most else self.spark_engine
 
     @property
     def most_local_bytes(self) -> int | None:

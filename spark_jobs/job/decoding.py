@@ -22,11 +22,12 @@ from binlake.ddl.shardlocks import Locks
 from binlake.ddl.targets import Naming
 from binlake.errors import BinlakeError
 from binlake.lake.parts import TablePart, write_parts
-from binlake.lake.payloads import COLUMNS, PayloadRange, join_chunks
+from binlake.lake.payloads import COLUMNS, PayloadRange
 from binlake.lake.store import delete_file
 from binlake.lake.tables import MUTATION
 from binlake.rows.codec import MUTATION_SCHEMA, DecodeStats, MutationBatch
 from binlake.rows.codec.columnblocks import find_column_blocks
+from binlake.rows.codec.largerows import LargeBinlog, list_mutations, read_field
 from binlake.rows.codec.splits import MOST_BYTES
 from binlake.rows.schema import SchemaState, WindowSchemas
 from binlake.rules import Rules
@@ -35,6 +36,7 @@ from binlake.rules.windowrows import build_row_filter
 from binlake.spark_jobs.engine.engine import Keeper
 from binlake.spark_jobs.engine.lakerows import list_written_rows
 from binlake.spark_jobs.engine.rows import HeldRows, Rows
+from binlake.spark_jobs.job.chunkedpayload import ChunkedPayload
 from binlake.wire import binlog_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -76,7 +78,48 @@ class Decoder:
         After the last batch `left_out` has the counts by reason, those of BY_TABLE, and BASE. Raises WireError,
         SchemaError, ConfigError, Permanent.
         """
-        for batch, is_block in self._decode(batches, left_out):
+        yield from self._finish(self._decode(batches, left_out), left_out)
+
+    def decode_chunks(self, payload: ChunkedPayload, left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
+        """As `decode_rows`, for a transaction in chunks, of which a few are in memory at a time.
+
+        It is read whole if its fields are unusual, or a rule needs all of it.
+        """
+        commit_ts, start_ts = payload.commit_ts, payload.start_ts
+        tables, decoded = self.schemas.find_schema_at(commit_ts), self._build_batch()
+        large = list_mutations(payload.open_pieces)
+        if large is None or not decoded.may_add_large(large, tables):
+            yield from self.decode_rows([payload.join()], left_out)
+            return
+        if self.rules.marks is not None:
+            marked = self._read_marked(large, payload, tables)
+            if self.rules.marks.is_ours(marked, commit_ts, start_ts, tables):
+                left_out.update(_build_counts(decoded.stats, 1))
+                return
+
+        def decode() -> Iterator[tuple[pa.RecordBatch, bool]]:
+            for _ in decoded.add_large(large, payload.open_pieces, commit_ts, start_ts, tables):
+                yield from ((rows, False) for rows in decoded.take_batches())
+            yield from ((rows, False) for rows in decoded.take_batches())
+            left_out.update(_build_counts(decoded.stats, 0))
+
+        yield from self._finish(decode(), left_out)
+
+    def _read_marked(self, large: LargeBinlog, payload: ChunkedPayload, tables: SchemaState) -> bytes:
+        """A binlog with those mutations of `payload` that may show who wrote it."""
+        marks = self.rules.marks
+        fields: list[bytes] = []
+        for mutation in large.mutations:
+            table = tables.find_table(mutation.table_id)
+            if table is not None and marks is not None and marks.is_mark(table.db, table.name):
+                fields.append(read_field(payload.open_pieces, mutation))
+        value = pb.PrewriteValue(schema_version=large.version).SerializeToString() + b"".join(fields)
+        return pb.Binlog(prewrite_value=value).SerializeToString()
+
+    def _finish(
+        self, decoded: Iterable[tuple[pa.RecordBatch, bool]], left_out: Counter[str]
+    ) -> Iterator[pa.RecordBatch]:
+        for batch, is_block in decoded:
             remaining = self.expressions.filter_rows(batch)
             if remaining.num_rows < batch.num_rows:
                 left_out[EXPRESSION] += batch.num_rows - remaining.num_rows
@@ -207,7 +250,7 @@ class MergeTask:
         sizes: list[int] = []
 
         def decode() -> Iterator[pa.RecordBatch]:
-            for batch in self.decoder.decode_rows(self._read(payloads), left_out):
+            for batch in self._decode(payloads, left_out):
                 sizes.append(batch.nbytes)
                 yield batch
 
@@ -217,12 +260,13 @@ class MergeTask:
         base = left_out.pop(BASE, 0)
         return DecodedFiles(self.folder, parts, sum(sizes), dict(left_out), HeldRows(table) if whole else None, base)
 
-    def _read(self, payloads: Payloads) -> Iterator[pa.RecordBatch]:
-        batches = (batch for rows in payloads.rows for batch in rows.read(COLUMNS))
+    def _decode(self, payloads: Payloads, left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
         if payloads.joined is not None:
-            yield join_chunks(batches, payloads.joined)
-        else:
-            yield from map(self.range.select_wanted, batches)
+            return self.decoder.decode_chunks(ChunkedPayload(payloads.rows, payloads.joined), left_out)
+        return self.decoder.decode_rows(self._read(payloads), left_out)
+
+    def _read(self, payloads: Payloads) -> Iterator[pa.RecordBatch]:
+        yield from (self.range.select_wanted(batch) for rows in payloads.rows for batch in rows.read(COLUMNS))
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,11 @@ from binlake.lake.continuity import VERSIONS, read_versions, require_all_windows
 from binlake.lake.tables import MIRROR_VERSION
 from binlake.lake.windowlog import WindowEvent
 from binlake.mirror import ComponentPlan, MirroredRows, MirrorPlan, MirrorVersions, apply_component, plan_mirrors
+from binlake.mirror.apply import CHUNK_BYTES, LARGE_CHUNK_BYTES
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema import TableDef
 from binlake.spark_jobs.engine.blocks import RowStore
-from binlake.spark_jobs.engine.engine import Engine
+from binlake.spark_jobs.engine.engine import LARGE_WINDOW_BYTES, Engine
 from binlake.spark_jobs.engine.rows import Rows, read_table
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lineage import Gathered, Sources, WindowLineage
@@ -127,7 +128,8 @@ def _apply(
     net = WindowNetChange(changes.rows if changes else [], plan.cells, groups, bool(ctx.rules.routes))
     with engine.open_store(ctx.paths, "mirror") as store:
         _require_own_keys(ctx, engine, store, sink, net)
-        applied = _apply_components(ctx, plan, _derive_rows(engine, store, net, derived))
+        chunk_bytes = CHUNK_BYTES if size <= LARGE_WINDOW_BYTES else LARGE_CHUNK_BYTES
+        applied = _apply_components(ctx, plan, _derive_rows(engine, store, net, derived), chunk_bytes)
     return applied, _build_lineage(ctx, sink)
 
 
@@ -207,11 +209,17 @@ def _read_change(rows: tuple[Rows, ...]) -> Iterator[pa.Table]:
     yield read_table(rows, _CHANGE)
 
 
-def _apply_components(ctx: StageContext, plan: MirrorPlan, rows: RowsByPlace) -> MirroredRows:
+def _apply_components(
+    ctx: StageContext, plan: MirrorPlan, rows: RowsByPlace, chunk_bytes: int = CHUNK_BYTES
+) -> MirroredRows:
     """Apply all components, in threads of this process: only it commits to the mirrors."""
     days = ctx.replication.lake.retention_days
+
+    def apply(one: ComponentPlan) -> MirroredRows:
+        return apply_component(one, ctx.paths, days, _read_rows(one, rows), chunk_bytes)
+
     with ThreadPoolExecutor(_THREADS) as pool:
-        done = list(pool.map(lambda one: apply_component(one, ctx.paths, days, _read_rows(one, rows)), plan.components))
+        done = list(pool.map(apply, plan.components))
     return MirroredRows(
         list(chain.from_iterable(part.versions for part in done)),
         sum(part.rows for part in done),

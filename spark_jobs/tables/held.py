@@ -24,12 +24,12 @@ from binlake.lake.shardlocks import read_locks
 from binlake.lake.tables import MUTATION
 from binlake.spark_jobs.engine.engine import Engine
 from binlake.spark_jobs.engine.lakerows import list_history_rows
-from binlake.spark_jobs.engine.rows import MappedRows, Rows, cut_held_rows, pack_rows
+from binlake.spark_jobs.engine.rows import MappedRows, Rows, cut_rows, pack_rows
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.passed import MergedWindow
 
-_HELD_TASK_BYTES = 16 << 20
-"""Bytes of rows in memory that a task of this process takes."""
+_GIVEN_TASK_BYTES = 16 << 20
+"""Bytes of given rows that a task of this process takes."""
 _NEEDED = (*COLUMNS, *SOURCE)
 _NARROW = (
     Mutation.COMMIT_TS,
@@ -92,7 +92,8 @@ def list_mutation_parts(
     """The row changes of `bounds`: those that merge has `given` for this window, else the lake's."""
     if given is not None and given.bounds == bounds:
         # A task copies its rows, and in this process that is memory: there more tasks cost nothing.
-        own = [piece for rows in given.rows for piece in cut_held_rows(rows, _HELD_TASK_BYTES)]
+        most = _GIVEN_TASK_BYTES if engine.holds else engine.task_bytes
+        own = [piece for rows in given.rows for piece in cut_rows(rows, most)]
         return own if engine.holds else pack_rows(own, engine.task_bytes)
     return [*list_history_rows(ctx.paths, MUTATION, bounds.lo, bounds.hi, engine.task_bytes)]
 

@@ -24,7 +24,7 @@ from binlake.spark_jobs.engine.rows import (
     MappedRows,
     Rows,
     StoredRows,
-    cut_held_rows,
+    cut_rows,
     pack_rows,
     read_table,
 )
@@ -199,11 +199,17 @@ def test_packed_parts_have_all_rows_in_order_and_at_most_the_bytes_of_a_task(see
 def test_rows_in_memory_are_cut_between_batches(most: int, pieces: int) -> None:
     # U-06: a task of this process copies its rows.
     table = pa.concat_tables(draw_rows(Random(seed), 4) for seed in range(5))
-    cut = cut_held_rows(HeldRows(table), most)
+    cut = cut_rows(HeldRows(table), most)
     assert len(cut) == pieces
     assert list_all(cut) == table.to_pylist()
 
 
-def test_rows_in_files_are_not_cut(tmp_path: Path) -> None:
-    rows = FileRows(((write_file(tmp_path / "a", draw_rows(Random(1), 9), 2), ()),), 900)
-    assert cut_held_rows(rows, 1) == [rows]
+def test_rows_in_files_are_cut_between_row_groups(tmp_path: Path) -> None:
+    # U-06: one large transaction is one file.
+    table = draw_rows(Random(1), 9)
+    rows = FileRows(((write_file(tmp_path / "a", table, 2), ()),), 900)
+    cut = cut_rows(rows, 400)
+    assert [one.bytes for one in cut] == [400, 400, 100]
+    assert list_all(cut) == list_all([rows])
+    assert cut_rows(rows, 900) == [rows]
+    assert [one.bytes for one in cut_rows(rows, 1)] == [200, 200, 200, 200, 100]

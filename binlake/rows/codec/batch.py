@@ -37,6 +37,7 @@ from binlake.rows.codec.emptied import (
 from binlake.rows.codec.emptied import derive_side_definition as settled_side
 from binlake.rows.codec.groups import RowGroup, Waiting, compute_cuts, cut
 from binlake.rows.codec.lanes import Bytes, Ints, Lanes
+from binlake.rows.codec.largerows import LargeBinlog, Pieces, TakenRows, iterate_rows
 from binlake.rows.codec.latin1 import InvalidText, build_decoder_lookup
 from binlake.rows.codec.parts import FIELDS, FIRST, ROWS, TABLE, build_columns
 from binlake.rows.codec.pendingrows import PendingRows
@@ -166,6 +167,54 @@ class MutationBatch:
         # A transaction without wanted rows takes no memory, so its bytes do not count towards a full batch.
         self._bytes += len(payload) if self._count > had else 0
         return self._count - had
+
+    def add_large(
+        self, large: LargeBinlog, pieces: Pieces, commit_ts: int, start_ts: int, tables: TableLookup
+    ) -> Iterator[None]:
+        """`add` a binlog whose bytes are read in `pieces`; yields when rows should be taken.
+
+        For one that `may_add_large` accepts. Raises SchemaError.
+        """
+        seq = 0
+        for mutation in large.mutations:
+            table, count = tables.find_table(mutation.table_id), len(mutation.kinds)
+            if table is None:
+                if not tables.is_gone(mutation.table_id):
+                    raise build_unknown_table_error(mutation.table_id, commit_ts)
+                self.stats.gone_rows[mutation.table_id] += count
+            elif not (wanted := self._look_up_kinds(table)):
+                self.stats.table_rows += count
+            else:
+                moment = (commit_ts, start_ts, large.version)
+                for taken in iterate_rows(pieces, mutation, apart=table.find_identity().kind == "row"):
+                    self._add_taken(table, taken, seq, wanted, (*moment, mutation.table_id))
+                    if self.is_full:
+                        yield
+            seq += count
+
+    def may_add_large(self, large: LargeBinlog, tables: TableLookup) -> bool:
+        """False if a table needs to know the whole transaction, or its rows may be a block of columns."""
+        known = [tables.find_table(mutation.table_id) for mutation in large.mutations]
+        is_late_one = any(table is not None and (table.emptied or is_late(table, large.version)) for table in known)
+        return not is_late_one and sum(len(mutation.kinds) for mutation in large.mutations) > 1
+
+    def _add_taken(
+        self, table: TableDef, taken: TakenRows, seq: int, wanted: Collection[str], moment: tuple[int, int, int, int]
+    ) -> None:
+        commit_ts, start_ts, version, table_id = moment
+        number = self._tables.setdefault(table, len(self._tables))
+        kept = np.isin(taken.kinds, [kind for kind in taken.rows if _OPS[kind] in wanted])
+        borders = np.flatnonzero(np.diff(kept, prepend=False, append=False))
+        for first, last in borders.reshape(-1, 2).tolist():
+            place = seq + taken.first + first
+            self._mutations.append((commit_ts, start_ts, version, number, place, last - first, table_id))
+        self._kinds.append(taken.kinds[kept].tobytes())
+        self._count += int(kept.sum())
+        self.stats.event_rows += int((~kept).sum())
+        for kind, lanes in taken.rows.items():
+            if _OPS[kind] in wanted:
+                self._rows.add(lanes, {number * _KINDS + kind: (lanes.starts, lanes.ends)})
+                self._bytes += int((lanes.ends - lanes.starts).sum())
 
     def read_block(
         self, value: pb.PrewriteValue, commit_ts: int, start_ts: int, tables: TableLookup
