@@ -5,7 +5,7 @@ Rule: a file is left out only if its statistics say so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -40,11 +40,13 @@ def iterate_present_keys(table: DeltaTable, keys: pa.ChunkedArray | pa.Array) ->
                 yield found
 
 
-def match_keys(data: ds.Dataset, keys: pa.Array, also: Sequence[str]) -> Iterator[Match]:
+def match_keys(data: ds.Dataset, keys: pa.Array, also: Sequence[str], passed: Collection[str] = ()) -> Iterator[Match]:
     """Each file of a mirror that may have rows with one of `keys`, in full: their places among `keys`, -1 for other
-    rows, and the columns `also`. Raises OSError.
+    rows, and the columns `also`. Files with the names `passed` are left out. Raises OSError.
     """
     for file in _find_fragments(data, keys) or ():
+        if file.path in passed:
+            continue
         rows = file.to_table(schema=data.schema, columns=[Mirror.ROWKEY, *also])
         own = rows[Mirror.ROWKEY].cast(keys.type).combine_chunks()
         places = pc.fill_null(pc.index_in(own, value_set=keys), -1)

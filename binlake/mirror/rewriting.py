@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,15 +75,22 @@ def may_rewrite(path: str, table: DeltaTable, rows: pa.Schema) -> bool:
 
 
 def replace_rows(
-    path: str, table: DeltaTable, rows: pa.Table, deleted: pa.ChunkedArray, about: Mapping[str, Any], also: list[Action]
+    path: str,
+    table: DeltaTable,
+    rows: pa.Table,
+    deleted: pa.ChunkedArray,
+    about: Mapping[str, Any],
+    also: list[Action],
+    passed: set[str],
 ) -> None:
     """Write `rows`, and remove those that are `deleted`, in one commit with `about` and the actions `also`.
 
+    `passed`: names of files without any of the keys, which are not read; files with new rows only join them.
     No two of `rows` have the same `_rowkey`. A row of the mirror with a newer `_commit_ts` stays as it is. `table` is
     at the new version afterwards. Raises CommitFailedError if another writer came first, OSError.
     """
     data = open_dataset(table)
-    found, stale = _find_replaced(data, rows)
+    found, stale = _find_replaced(data, rows, passed)
     written = np.asarray(pc.invert(deleted)) & ~stale
     schema = data.schema
     new = rows if written.all() else rows.filter(pa.array(written))
@@ -102,13 +109,15 @@ def replace_rows(
     except BaseException:
         files.discard()
         raise
+    if not found:
+        passed.update(files.names)
 
 
-def _find_replaced(data: ds.Dataset, rows: pa.Table) -> tuple[list[_Replaced], Mask]:
+def _find_replaced(data: ds.Dataset, rows: pa.Table, passed: Collection[str]) -> tuple[list[_Replaced], Mask]:
     """(the files with rows to replace, those of `rows` for which the mirror has a newer row)."""
     keys, at = rows[Mirror.ROWKEY].combine_chunks(), np.asarray(rows[Mirror.COMMIT_TS])
     stale, found = np.zeros(rows.num_rows, np.bool_), list[_Replaced]()
-    for fragment, places, own_at in match_keys(data, keys, (Mirror.COMMIT_TS,)):
+    for fragment, places, own_at in match_keys(data, keys, (Mirror.COMMIT_TS,), passed):
         hit = places >= 0
         newer = hit & (own_at[Mirror.COMMIT_TS] > at[places])
         stale[places[newer]] = True
@@ -149,11 +158,11 @@ def _read_sizes(table: DeltaTable) -> dict[str, tuple[str, Mapping[str, str], in
 
 
 class _NewFiles:
-    """Writes rows to new files of the table in `folder`."""
+    """Writes rows to new files of the table in `folder`; `names`: of these files."""
 
     def __init__(self, folder: str, schema: pa.Schema) -> None:
         self._folder, self._schema = folder, schema
-        self._names: list[str] = []
+        self.names: list[str] = []
         self._writer: pq.ParquetWriter | None = None
         self._sink: pa.NativeFile | None = None
         self._added: list[Action] = []
@@ -161,8 +170,8 @@ class _NewFiles:
     def write(self, rows: pa.Table) -> None:
         """Write one row group."""
         if self._writer is None:
-            self._names.append(f"part-{uuid.uuid4()}.zstd.parquet")
-            self._sink = pa.OSFile(f"{self._folder}/{self._names[-1]}", "wb")
+            self.names.append(f"part-{uuid.uuid4()}.zstd.parquet")
+            self._sink = pa.OSFile(f"{self._folder}/{self.names[-1]}", "wb")
             self._writer = pq.ParquetWriter(
                 self._sink,
                 self._schema,
@@ -188,7 +197,7 @@ class _NewFiles:
             with suppress(OSError):
                 if opened is not None:
                     opened.close()
-        for name in self._names:
+        for name in self.names:
             Path(self._folder, name).unlink(missing_ok=True)
 
     def _end(self) -> None:
@@ -196,7 +205,7 @@ class _NewFiles:
             return
         self._writer.close()
         self._sink.close()
-        name, metadata = self._names[-1], self._writer.writer.metadata
+        name, metadata = self.names[-1], self._writer.writer.metadata
         size = os.path.getsize(f"{self._folder}/{name}")
         self._added.append(build_add(name, {}, size, describe_file(metadata)))
         self._writer = self._sink = None
