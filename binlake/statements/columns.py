@@ -17,6 +17,9 @@ import pyarrow.compute as pc
 from binlake.rows.schema import ColumnInfo
 from binlake.statements.literal import FLOAT_MAX, FLOAT_MAX_LITERAL, LiteralKind, choose_literal_kind, format_match
 
+_SEARCHED = 256 << 10
+"""Bytes that are searched at a time: they stay in a processor's cache."""
+
 Array = Any
 """A pyarrow Array of strings (pyarrow has no stubs)."""
 
@@ -146,7 +149,11 @@ def _may_contain(values: Array, text: str) -> bool:
     if data is None or not len(values):
         return False
     ends = np.frombuffer(offsets, np.int64, len(values) + 1, 8 * values.offset)
-    return text.encode() in data.slice(int(ends[0]), int(ends[-1] - ends[0])).to_pybytes()
+    first, last, wanted = int(ends[0]), int(ends[-1]), text.encode()
+    # Python searches in bytes only, which are a copy: of all at once it would be new memory, cleared by the kernel.
+    overlap = len(wanted) - 1
+    pieces = (data.slice(at, min(_SEARCHED, last - at)) for at in range(first, last, _SEARCHED - overlap))
+    return any(wanted in piece.to_pybytes() for piece in pieces)
 
 
 def _format_real_literals(values: Array) -> Array:

@@ -29,8 +29,7 @@ class Gathering:
     def __init__(self, ctx: StageContext, clock: Callable[[], float] = time.monotonic) -> None:
         self._ctx = ctx
         self._clock = clock
-        self._held: Any = None
-        self._since = 0.0
+        self._held: tuple[Any, float] | None = None
 
     def add(self, merged: MergedWindow, derived: Any, *, is_followed: bool) -> Ready:
         """What to apply now that the piece `merged` has come, of which compact has `derived` net changes (or None).
@@ -40,20 +39,20 @@ class Gathering:
         own = self._gather(derived) if is_followed or self._held is not None else None
         if own is None:
             return [*self.take(), (merged.bounds, derived or merged)]
-        if self._held is None:
-            self._since = self._clock()
-        joined = own if self._held is None else self._held.join(own)
+        now = self._clock()
+        held, since = self._held or (None, now)
+        joined = own if held is None else held.join(own)
         # The next one is about as large as this one.
-        if is_followed and joined.bytes + own.bytes <= MOST_BYTES and self._clock() - self._since < MOST_S:
-            self._held = joined
+        if is_followed and joined.bytes + own.bytes <= MOST_BYTES and now - since < MOST_S:
+            self._held = joined, since
             return []
         self._held = None
-        return [(joined.bounds, derived if joined is own else joined)]
+        return [(joined.bounds, derived if held is None else joined)]
 
     def take(self) -> Ready:
         """What is held, which is then no longer held."""
         held, self._held = self._held, None
-        return [] if held is None else [(held.bounds, held)]
+        return [] if held is None else [(held[0].bounds, held[0])]
 
     def _gather(self, derived: Any) -> Any:
         # Imported late: the stages import this package.

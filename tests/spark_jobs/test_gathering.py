@@ -27,12 +27,15 @@ class Held:
         return Held(Bounds(self.bounds.lo, following.bounds.hi), self.bytes + following.bytes)
 
 
+class Alone(Held):
+    """What compact derived of one piece."""
+
+
 class Run:
     """Pieces of ten commit_ts that come one after the other; `now`: what the clock shows."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        # What can be held is given as its bytes, and what cannot be as a text.
-        module = SimpleNamespace(gather=lambda _, given: given if isinstance(given, Held) else None)
+        module = SimpleNamespace(gather=lambda _, given: given and Held(given.bounds, given.bytes))
         monkeypatch.setattr(gathering.importlib, "import_module", lambda _: module)  # type: ignore[attr-defined]
         self.now, self._at = 0.0, 0
         self._gathering = Gathering(cast("StageContext", None), lambda: self.now)
@@ -41,7 +44,7 @@ class Run:
         bounds = Bounds(self._at, self._at + 10)
         self._at += 10
         merged = MergedWindow(bounds, Merged(1, 0, True, ()), (), (SchemaState(), SchemaState()))
-        derived = None if size is None else Held(bounds, size)
+        derived = None if size is None else Alone(bounds, size)
         ready = self._gathering.add(merged, derived, is_followed=is_followed)
         return [(one.lo, one.hi, type(given)) for one, given in ready]
 
@@ -62,7 +65,7 @@ def test_last_piece_is_applied_at_once_with_those_before_it(run: Run) -> None:
 
 
 def test_a_run_that_is_not_behind_holds_nothing(run: Run) -> None:
-    assert run.add(MIB, is_followed=False) == [(0, 10, Held)]
+    assert run.add(MIB, is_followed=False) == [(0, 10, Alone)]
     assert run.add(None, is_followed=False) == [(10, 20, MergedWindow)]
 
 
@@ -70,7 +73,7 @@ def test_no_more_bytes_are_held_than_allowed(run: Run) -> None:
     assert run.add(MOST_BYTES // 2) == []
     # Another one like it would exceed the limit.
     assert run.add(MOST_BYTES // 2) == [(0, 20, Held)]
-    assert run.add(MOST_BYTES // 2 + 1) == [(20, 30, Held)]
+    assert run.add(MOST_BYTES // 2 + 1) == [(20, 30, Alone)]
     assert run.add(MIB) == []
 
 

@@ -37,7 +37,7 @@ from binlake_airflow.pages.access import (
     may_trigger,
     require_same_origin,
 )
-from binlake_airflow.pages.acted import build_acted_view
+from binlake_airflow.pages.acting import build_acted_view
 from binlake_airflow.pages.overview import Overview
 from binlake_airflow.pages.panels import build_panels, draw_lag_spark
 from binlake_airflow.pages.request import BadPageRequest, NotPossible, PageRequest, read_form

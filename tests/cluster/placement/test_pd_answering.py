@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import grpc
 import pytest
 
-from binlake.cluster.placement import PdClient, is_pd_reachable
+from binlake.cluster.placement import EtcdClient, PdClient, is_pd_reachable
 from binlake.config.source import SourceSection
-from binlake.errors import SourceUnavailable
+from binlake.errors import Permanent, SourceUnavailable
 from binlake.wire import pd_pb2 as pb
 from binlake.wire.pd_pb2_grpc import PDServicer, add_PDServicer_to_server
 
@@ -58,3 +59,15 @@ def test_error_in_the_members_header_is_reported(url: str) -> None:
             pd.fetch_cluster_id()
     finally:
         pd.close()
+
+
+@pytest.mark.parametrize("url", [FOLLOWER], indirect=True)
+def test_no_thread_polls_the_state_of_a_channel(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Closing a channel waits for such a thread, which pauses for 0.2 s: each plan and each land did.
+    monkeypatch.setattr("grpc._channel._spawn_poll_connectivity", lambda *_: pytest.fail("the channel is polled"))
+    registry = EtcdClient([url], 5)
+    pd = PdClient([url], 5)
+    with closing(registry), closing(pd):
+        assert pd.fetch_cluster_id() == 7
+        with pytest.raises(Permanent):
+            registry.get(b"key")

@@ -1,6 +1,7 @@
 """Recovery is for one case only: PD cannot be reached and the target's checkpoint is not consistent (S3-10, S3-12).
 
-PD is asked first, and nothing else of the source is contacted; the target is only read.
+PD is asked first, and nothing else of the source is contacted; to judge, the target is only read. The open window can
+be finished with only the target and the relay files: no lake, no Spark, no source (S3-09).
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from typing import Literal
 
 from binlake.cluster.placement import is_pd_reachable
 from binlake.config.model import Replication
-from binlake.errors import CheckpointConflict
+from binlake.errors import CheckpointConflict, ConfigError
+from binlake.target import ApplyResult, apply_window
 from binlake.target.claim.aside import AsideTables, is_settled, read_aside
 from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
+from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.claim.progress import TargetProgress, read_progress
+from binlake.target.relay import RelayLog
 from binlake.target.session.session import TargetSession
 from binlake.target.session.tables import has_tables
 
@@ -117,3 +121,21 @@ def _read_state(replication: Replication) -> tuple[Checkpoint | None, TargetProg
         cluster = replication.source.expected_cluster or (progress.cluster_id if progress else 0)
         aside = read_aside(session, schema, cluster) if has_progress else {}
         return CheckpointTable(schema, cluster).read(session), progress, aside
+
+
+def finish_from_relay(replication: Replication, verdict: RecoverVerdict, log_dir: str = "") -> ApplyResult:
+    """Apply the rest of the open window of `verdict`; `log_dir` overrides `relay.log-dir`.
+
+    Raises LostRange before the first write if the files are incomplete, and what `apply_window` raises.
+    """
+    relay, target = RelayLog.of(replication, log_dir), replication.target
+    if relay is None or target is None:
+        raise ConfigError("this replication writes no relay files", hint="give --log-dir, or set `relay.log-dir`")
+    opened = verdict.opened
+    if opened is None or opened.window is None or opened.manifest is None:
+        raise CheckpointConflict("no window is open", where={"task": replication.name})
+    window = relay.find_window(opened.window, opened.manifest)
+    marks = LoopbackMarks.of(replication.loopback, replication.name)
+    result = apply_window(target, window.manifest, window, marks=marks)
+    relay.delete_applied(result.hi)
+    return result

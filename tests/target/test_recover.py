@@ -30,8 +30,9 @@ from binlake.spark_jobs.commands.recover import recover
 from binlake.spark_jobs.job import runner
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.target import apply_window
+from binlake.target import recover as recovering
 from binlake.target.commands.setaside import set_aside
-from binlake.target.recover import judge_recovery, trigger
+from binlake.target.recover import judge_recovery
 from binlake.target.relay import RelayLog
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
@@ -343,14 +344,14 @@ def test_checkpoint_and_open_window_are_read_in_one_snapshot(
 ) -> None:
     # S3-10: a finalize ends between the two reads
     kill_apply(target, Window(0, 300).put((1, "a")).put((2, "b")))
-    read = trigger.read_progress
+    read = recovering.read_progress
 
     def meanwhile(*arguments: Any) -> Any:
         found = read(*arguments)
         execute(server, f"UPDATE tidb_binlog.checkpoint SET checkPoint = '{CONSISTENT}'")
         return found
 
-    monkeypatch.setattr(trigger, "read_progress", meanwhile)
+    monkeypatch.setattr(recovering, "read_progress", meanwhile)
     verdict = judge_recovery(replication(target, nobody))
     assert (verdict.state, verdict.commit_ts, verdict.window) == ("recover", 0, (0, 300))
 
