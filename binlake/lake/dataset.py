@@ -18,7 +18,6 @@ from binlake.lake.opentable import KnownTable, open_files_of
 from binlake.lake.store import open_files
 from binlake.lake.storetable import StoreTable
 
-
 FEW_REQUESTS = ds.ParquetFragmentScanOptions(
     pre_buffer=True, cache_options=pa.CacheOptions(hole_size_limit=256 << 10, range_size_limit=16 << 20, lazy=True)
 )
