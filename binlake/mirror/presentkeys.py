@@ -5,7 +5,7 @@ Rule: a file is left out only if its statistics say so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,9 +48,14 @@ def iterate_present_keys(table: DeltaTable, keys: pa.ChunkedArray | pa.Array) ->
                 yield found
 
 
-def match_keys(data: ds.Dataset, keys: pa.Array, also: str) -> Iterator[KeyMatch]:
-    """Each file of a mirror that may have rows with one of `keys`, with the column `also`. Raises OSError."""
+def match_keys(data: ds.Dataset, keys: pa.Array, also: str, passed: Collection[str] = ()) -> Iterator[KeyMatch]:
+    """Each file of a mirror that may have rows with one of `keys`, with the column `also`.
+
+    Files with the names `passed` are left out. Raises OSError.
+    """
     for file in _find_fragments(data, keys) or ():
+        if file.path in passed:
+            continue
         rows = file.to_table(schema=data.schema, columns=[Mirror.ROWKEY, also])
         own = rows[Mirror.ROWKEY].cast(keys.type).combine_chunks()
         places = pc.fill_null(pc.index_in(own, value_set=keys), -1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -67,14 +67,21 @@ def may_rewrite(path: str, table: DeltaTable, rows: pa.Schema) -> bool:
 
 
 def replace_rows(
-    path: str, table: DeltaTable, rows: pa.Table, deleted: pa.ChunkedArray, about: Mapping[str, Any], also: list[Action]
+    path: str,
+    table: DeltaTable,
+    rows: pa.Table,
+    deleted: pa.ChunkedArray,
+    about: Mapping[str, Any],
+    also: list[Action],
+    passed: set[str],
 ) -> None:
     """Write `rows`, and remove those that are `deleted`, in one commit with `about` and the actions `also`.
 
+    `passed`: names of files without any of the keys, which are not read; files with new rows only join them.
     No two of `rows` have the same `_rowkey`. A row of the mirror with a newer `_commit_ts` stays as it is. `table` is
     at the new version afterwards. Raises CommitFailedError if another writer came first, OSError.
     """
-    rewriting = _Rewriting(open_dataset(table), rows, deleted)
+    rewriting = _Rewriting(open_dataset(table), rows, deleted, passed)
     files = _NewFiles(path, rewriting.schema)
     try:
         for group in _regroup(rewriting.iterate_rows()):
@@ -91,21 +98,23 @@ def replace_rows(
         # After any other error it may be committed.
         files.discard()
         raise
+    if not rewriting.replaced:
+        passed.update(files.names)
 
 
 class _Rewriting:
     """The rows of the new files; `replaced`: the names of the files that they replace, known when all were read."""
 
-    def __init__(self, data: ds.Dataset, rows: pa.Table, deleted: pa.ChunkedArray) -> None:
+    def __init__(self, data: ds.Dataset, rows: pa.Table, deleted: pa.ChunkedArray, passed: Collection[str]) -> None:
         self.schema: pa.Schema = data.schema
         self.replaced: list[str] = []
-        self._data, self._rows = data, rows
+        self._data, self._rows, self._passed = data, rows, passed
         self._written: Mask = np.array(pc.invert(deleted))
 
     def iterate_rows(self) -> Iterator[pa.Table]:
         """The rows that stay of each file with rows to replace, then the new ones. Raises OSError."""
         keys, at = self._rows[Mirror.ROWKEY].combine_chunks(), np.asarray(self._rows[Mirror.COMMIT_TS])
-        for match in match_keys(self._data, keys, Mirror.COMMIT_TS):
+        for match in match_keys(self._data, keys, Mirror.COMMIT_TS, self._passed):
             hit = match.places >= 0
             newer = hit & (match.also > at[match.places])
             self._written[match.places[newer]] = False
@@ -147,11 +156,11 @@ def _read_sizes(table: DeltaTable) -> dict[str, tuple[str, Mapping[str, str], in
 
 
 class _NewFiles:
-    """Writes rows to new files of the table in `folder`."""
+    """Writes rows to new files of the table in `folder`; `names`: of these files."""
 
     def __init__(self, folder: str, schema: pa.Schema) -> None:
         self._folder, self._schema = folder, schema
-        self._names: list[str] = []
+        self.names: list[str] = []
         self._writer: pq.ParquetWriter | None = None
         self._sink: pa.NativeFile | None = None
         self._added: list[Action] = []
@@ -159,8 +168,8 @@ class _NewFiles:
     def write(self, rows: pa.Table) -> None:
         """Write one row group."""
         if self._writer is None:
-            self._names.append(f"part-{uuid.uuid4()}.zstd.parquet")
-            self._sink = pa.OSFile(f"{self._folder}/{self._names[-1]}", "wb")
+            self.names.append(f"part-{uuid.uuid4()}.zstd.parquet")
+            self._sink = pa.OSFile(f"{self._folder}/{self.names[-1]}", "wb")
             self._writer = pq.ParquetWriter(
                 self._sink,
                 self._schema,
@@ -186,7 +195,7 @@ class _NewFiles:
             with suppress(OSError):
                 if opened is not None:
                     opened.close()
-        for name in self._names:
+        for name in self.names:
             Path(self._folder, name).unlink(missing_ok=True)
 
     def _end(self) -> None:
@@ -194,7 +203,7 @@ class _NewFiles:
             return
         self._writer.close()
         self._sink.close()
-        name, metadata = self._names[-1], self._writer.writer.metadata
+        name, metadata = self.names[-1], self._writer.writer.metadata
         size = os.path.getsize(f"{self._folder}/{name}")
         self._added.append(build_add(name, {}, size, describe_file(metadata)))
         self._writer = self._sink = None

@@ -90,6 +90,30 @@ def test_files_without_a_changed_row_stay(tmp_path: Path) -> None:
     assert [(row["id"], row["v"]) for row in rows_of(tmp_path)] == [(1, 1), (5, 1), (6, 1), (7, 1), (9, 2)]
 
 
+def test_files_of_new_rows_of_the_same_part_are_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # U-06: a large window is many chunks, each key is in one of them.
+    replica, read = make(tmp_path, [(1, 1, 5), (90, 1, 5)]), list[int]()
+    match = rewriting.match_keys
+
+    def count(*given: Any) -> Any:
+        found = list(match(*given))
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(rewriting, "match_keys", count)
+    passed: set[str] = set()
+    for key in (2, 3):
+        replica.merge_keyed(ITEM, net_of((key, 1, 15), (key + 50, 1, 15)), None, passed)
+    assert len(passed) == 2
+    # A file with an older row is read again: it has others.
+    replica.merge_keyed(ITEM, net_of((1, 2, 15), (4, 1, 15)), None, passed)
+    replica.merge_keyed(ITEM, net_of((5, 1, 15), (90, 2, 15)), 20, passed)
+    assert (read, len(passed)) == ([1, 1, 1, 1], 2)
+    assert [(row["id"], row["v"]) for row in rows_of(tmp_path)] == [
+        (1, 2), (2, 1), (3, 1), (4, 1), (5, 1), (52, 1), (53, 1), (90, 2),
+    ]  # fmt: skip
+
+
 def _find_least(uri: str) -> int:
     found = pa.parquet.read_table(uri.removeprefix("file://"))["id"]
     return int(pc.min(found).as_py())
