@@ -14,7 +14,8 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -26,7 +27,7 @@ from bench_end_to_end import ROOT, SERVER, BulkSource, _build_settings, run_proc
 from bulk_load import WRITE, BulkLoad, build_large_prewrite
 from server_tools import read_peak
 from sysbench_rows import DB, LOADS
-from window_process import OWN, WindowJob
+from window_process import OWN, StageCost, WindowJob
 
 from binlake import tso
 from binlake.cluster.placement import PdClient
@@ -49,7 +50,13 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ["PYTHONPATH"] = str(ROOT)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    return int(any([measure(size << 20, args.set) for size in args.mib]))
+    wrong = False
+    for size in args.mib:
+        with tempfile.TemporaryDirectory(prefix="binlake-tx-", dir=os.environ.get("BINLAKE_BENCH_DIR")) as folder:
+            cost = measure(size << 20, args.set, Path(folder))
+        cost.print()
+        wrong |= cost.wrong
+    return int(wrong)
 
 
 @contextlib.contextmanager
@@ -70,11 +77,37 @@ def open_source(folder: Path) -> Iterator[tuple[BulkSource, BulkLoad]]:
         yield source, bulk
 
 
-def measure(size: int, settings: list[str]) -> bool:
-    """Measure one transaction of about `size` bytes; returns whether the target is wrong."""
+@dataclass(frozen=True)
+class TransactionCost:
+    """One transaction of `mib` MiB and `rows` rows. Memory in MiB: of the windows' process, idle and at its peak; of
+    the pump when idle, while the transaction is written, and while it is pulled. `wrong`: the target has other rows."""
+
+    mib: float
+    rows: int
+    idle: float
+    peak: float
+    pump_idle: float
+    pump_written: float
+    pump_pulled: float
+    cpu_us: float
+    stages: dict[str, StageCost]
+    wrong: bool
+
+    def print(self) -> None:
+        """Print all figures."""
+        print(f"one transaction of {self.mib:,.0f} MiB, {self.rows:,} rows:{' THE TARGET IS WRONG' * self.wrong}")
+        print(
+            f"  windows' process: idle {self.idle:,.0f} MiB, peak {self.peak:,.0f}; {self.cpu_us:.1f} us of CPU a row"
+        )
+        peaks = f"peak {self.pump_written:,.0f} while it is written, {self.pump_pulled:,.0f} while it is pulled"
+        print(f"  pump: idle {self.pump_idle:.0f} MiB, {peaks}")
+        for name, cost in self.stages.items():
+            print(f"  {name}: {cost.cpu[OWN]:.2f} s CPU, {cost.seconds:.2f} s")
+
+
+def measure(size: int, settings: Sequence[str], folder: Path) -> TransactionCost:
+    """Measure one transaction of about `size` bytes, with its own servers below `folder`."""
     with contextlib.ExitStack() as stack:
-        place = os.environ.get("BINLAKE_BENCH_DIR")
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="binlake-tx-", dir=place)))
         target = stack.enter_context(MariaDb(folder / "mariadb", options=SERVER))
         source, bulk = stack.enter_context(open_source(folder / "source"))
         job = WindowJob(_build_settings(source, target, folder, "plain", settings), "plain", "", "", {})
@@ -83,29 +116,23 @@ def measure(size: int, settings: list[str]) -> bool:
         wire = stack.enter_context(run_process(job, folder))
         wire.send(small.last_ts)
         idle = wire.recv().peak[OWN]
-        pumps = {name: pid for name, pid in source.pids.items() if name.startswith("pump")}
-        before = {name: psutil.Process(pid).memory_info().rss for name, pid in pumps.items()}
-        _forget_peaks(pumps)
+        # The transaction is written to the first one.
+        pump = min(pid for name, pid in source.pids.items() if name.startswith("pump"))
+        before = psutil.Process(pump).memory_info().rss
+        _forget_peak(pump)
         rows, sent, commit_ts = write_large(source, bulk, size)
-        written = {name: read_peak(pid) for name, pid in pumps.items()}
+        written = read_peak(pump)
         source.wait_for(commit_ts)
-        _forget_peaks(pumps)
+        _forget_peak(pump)
         wire.send(commit_ts)
         run = wire.recv()
         wire.send(None)
-        pulled = {name: read_peak(pid) for name, pid in pumps.items()}
-        wrong = _count_rows(target) != 1000 + rows
-        print(f"one transaction of {sent / 2**20:,.0f} MiB, {rows:,} rows:")
+        pump_idle, pump_written, pump_pulled = (one / 2**20 for one in (before, written, read_peak(pump)))
         cpu_us = run.whole.cpu[OWN] / rows * 1e6
-        print(f"  windows' process: idle {idle:,.0f} MiB, peak {run.peak[OWN]:,.0f} MiB; {cpu_us:.1f} us of CPU a row")
-        for name in pumps:
-            peaks = f"peak {written[name] >> 20} MiB while it is written, {pulled[name] >> 20} while it is pulled"
-            print(f"  {name}: idle {before[name] >> 20} MiB, {peaks}")
-        for name, cost in run.stages.items():
-            print(f"  {name}: {cost.cpu[OWN]:.2f} s CPU, {cost.seconds:.2f} s")
-        if wrong:
-            print(f"  the target has {_count_rows(target):,} rows")
-        return wrong
+        wrong = _count_rows(target) != 1000 + rows
+        return TransactionCost(
+            sent / 2**20, rows, idle, run.peak[OWN], pump_idle, pump_written, pump_pulled, cpu_us, run.stages, wrong
+        )
 
 
 def write_large(source: BulkSource, bulk: BulkLoad, size: int) -> tuple[int, int, int]:
@@ -125,9 +152,8 @@ def write_large(source: BulkSource, bulk: BulkLoad, size: int) -> tuple[int, int
     return rows, len(payload), commit_ts
 
 
-def _forget_peaks(pumps: dict[str, int]) -> None:
-    for pid in pumps.values():
-        Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")
+def _forget_peak(pid: int) -> None:
+    Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")
 
 
 def _count_rows(target: MariaDb) -> int:

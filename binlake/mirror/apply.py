@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 CHUNK_BYTES = 64 << 20
 """Arrow bytes of keyed net changes per MERGE. Keyless changes are applied in a single commit."""
-LARGE_CHUNK_BYTES = 32 << 20
+LARGE_CHUNK_BYTES = 16 << 20
 """The same in a window that is too large for this process to hold."""
 
 _UNCONVERTED = "a DDL converted or filled values in a way that Binlake cannot reproduce"
@@ -249,14 +249,12 @@ class _Run:
         if self._plan.is_base and replica.has_base_only():
             self._done.rows += replica.append_base(table, slices, until - 1)
             return
-        version, before = replica.version, None
-        for number, (net, last) in enumerate(_join_slices(slices, self._chunk_bytes)):
+        # A key is in one chunk only, unless it may be repeated: what other chunks have added is not searched for it.
+        passed = None if self._plan.is_repeated else set[str]()
+        for net, last in _join_slices(slices, self._chunk_bytes):
             if self._plan.is_repeated:
                 net = select_last_changes(table, net)
-            elif number == 1:
-                # A key is in one chunk only: what the chunks before it have added is not searched for it.
-                before = replica.load_version(version)
-            replica.merge_keyed(table, net, until - 1 if last else None, before)
+            replica.merge_keyed(table, net, until - 1 if last else None, passed)
             self._done.rows += net.num_rows
 
     def _has_only_ddl(self, replica: Replica, segment: int, end: int) -> bool:

@@ -203,14 +203,10 @@ class Replica:
         wanted = pa.array(sorted(keys), pa.string())
         return {key for found in iterate_present_keys(table, wanted) for key in found.to_pylist()}
 
-    def load_version(self, version: int) -> DeltaTable:
-        """The mirror as it was in `version`; it stays so while the mirror is written."""
-        return load_table(self._path, version=version)
-
-    def merge_keyed(self, table: TableDef, net: pa.Table, upto: int | None, before: DeltaTable | None = None) -> None:
+    def merge_keyed(self, table: TableDef, net: pa.Table, upto: int | None, passed: set[str] | None = None) -> None:
         """Apply net changes of keyed rows. `upto` None: more changes of this part follow, so the position stays.
 
-        `before`: the mirror before this part, if rows of the part have been added, which have other keys.
+        `passed`: names of files to which this part has added rows only, which have other keys; it is kept up to date.
         A row with a newer `_commit_ts` is kept, so an old window can never restore an old row (R-32). Where no key has
         a row yet, rows are only added: a MERGE would read all columns of the mirror, and hold each file until it finds
         a key in it.
@@ -219,12 +215,12 @@ class Replica:
         if may_rewrite(self._path, current := self._require(), rows.schema):
             give_memory_back()
             about, also = ({}, []) if upto is None else ({UPTO: str(upto)}, [build_transaction(APP, upto)])
-            replace_rows(self._path, current, rows, deleted, about, also)
+            replace_rows(self._path, current, rows, deleted, about, also, set() if passed is None else passed)
             self._remember(current, upto)
             return
         # To filter is to copy, and most net changes of new rows delete nothing.
         added = rows.filter(pc.invert(deleted)) if pc.any(deleted).as_py() else rows
-        if added.num_rows and not has_key(before or self._require(), rows.column(Mirror.ROWKEY)):
+        if added.num_rows and not has_key(self._require(), rows.column(Mirror.ROWKEY)):
             self._append(added, upto)
         else:
             self._merge(rows.append_column("_deleted", deleted), upto)

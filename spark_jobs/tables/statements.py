@@ -139,12 +139,19 @@ class LakeStatements:
         if phase == Phase.ORDERED:
             yield from self._read_in_order(segment)
             return
-        where = self._own & (ds.field(Statement.SEGMENT) == segment) & (ds.field(Statement.PHASE) == phase)
-        stored = self._data.to_batches(
-            columns=list(_BATCH), filter=where, batch_size=_READ_AHEAD, batch_readahead=1, fragment_readahead=1
-        )
-        for batch in stored:
+        where = (ds.field(Statement.SEGMENT) == segment) & (ds.field(Statement.PHASE) == phase)
+        for batch in self._read_by_groups(_BATCH, where):
             yield from map(restore_checked_batch, batch.to_pylist())
+
+    def _read_by_groups(self, columns: Sequence[str], where: ds.Expression) -> Iterator[pa.RecordBatch]:
+        """`columns` of the stored rows `where`, one row group after the other.
+
+        A scan of the whole table reads far ahead of a target that takes its time.
+        """
+        schema = self._data.schema
+        for file in self._data.get_fragments(self._own & where):
+            for group in file.split_by_row_group(where, schema):
+                yield from group.to_batches(schema, columns=list(columns), filter=where, batch_size=_READ_AHEAD)
 
     def _read_with_neighbours(self, segment: int) -> dict[tuple[int, int], list[dict[str, Any]]]:
         """Batches by (segment, phase), in order, of `segment` and its neighbours, which will be requested next.
@@ -261,10 +268,8 @@ class LakeStatements:
                 size = sum(len(text) for one in some for text in one.texts) if phase != Phase.DDL else 0
                 sizes[segment] = sizes.get(segment, 0) + size
             return sizes
-        where = self._own & (ds.field(Statement.PHASE) != int(Phase.DDL))
-        for part in self._data.to_batches(
-            columns=[Statement.SEGMENT, Statement.SQL], filter=where, batch_size=_READ_AHEAD
-        ):
+        where = ds.field(Statement.PHASE) != int(Phase.DDL)
+        for part in self._read_by_groups((Statement.SEGMENT, Statement.SQL), where):
             for segment, texts in zip(part[Statement.SEGMENT].to_pylist(), part[Statement.SQL], strict=True):
                 sizes[segment] = sizes.get(segment, 0) + pc.sum(pc.binary_length(texts.values)).as_py()
         return sizes

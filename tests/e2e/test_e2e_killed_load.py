@@ -1,4 +1,5 @@
-"""A full load as columns whose feeder and pump are killed with -9, as processes, while windows run and rows change."""
+"""Loads as columns whose feeder and pump are killed with -9, as processes, while windows run and rows change: the first
+one of a source, and that of a table later (decision 148)."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from support.feeding import contents, mixed_transactions
 from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 from support.windows import wait_until
 
+from binlake.cli import run
 from binlake.config.model import Replication
 from binlake.errors import SourceUnavailable
 from binlake.lake.paths import LakePaths
@@ -72,13 +74,8 @@ def test_target_source_and_mirror_are_equal_after_kills(
 ) -> None:
     # S4-24 R-34
     execute(mariadb, "DROP DATABASE IF EXISTS fed")
-    settings = (
-        f'[tracker]\nhost = "{server.host}"\nport = {server.port}\n[[source]]\nname = "s1"\nhost = "{server.host}"\n'
-        f'port = {server.port}\nignore-tables = ["mysql.*"]\n'
-        'snapshot = { threads = 2, chunk-rows = 50, form = "columns", rows-per-second = 150 }\n'
-    )
     ctx = StageContext(build_replication(cluster, target), "test", _no_spark)
-    cluster.feed(settings)
+    cluster.feed(describe_feeder(server, "rows-per-second = 150"))
     pump, feeder = cluster.parts[1], cluster.parts[-1]
     for number, killed in enumerate((pump, feeder, pump), 1):
         # Windows carry what was read, and the load goes on.
@@ -92,11 +89,71 @@ def test_target_source_and_mirror_are_equal_after_kills(
     with server.connect() as link:
         mixed_transactions(link, "fed", 9, 20)
     wait_until(lambda: run_and_compare(ctx, server, mariadb), seconds=_WAIT_S)
+    require_equal_mirrors(ctx, server)
+
+
+def test_a_table_that_is_loaded_later_is_equal_after_kills_of_the_feeder(
+    cluster: FeederSource, server: MariaDb, mariadb: MariaDb, target: dict[str, Any]
+) -> None:
+    # S4-24 R-34
+    execute(mariadb, "DROP DATABASE IF EXISTS fed")
+    ctx = StageContext(build_replication(cluster, target), "test", _no_spark)
+    cluster.feed(describe_feeder(server, "rows-per-second = 1000000"))
+    feeder = cluster.parts[-1]
+    wait_until(lambda: read_load(cluster).get("state") == "done", seconds=_WAIT_S)
+    wait_until(lambda: run_and_compare(ctx, server, mariadb), seconds=_WAIT_S)
+    feeder.kill9()
+    settings = cluster.folder / "feeder.toml"
+    text = settings.read_text(encoding="utf-8")
+    settings.write_text(text.replace("rows-per-second = 1000000", "rows-per-second = 150"), encoding="utf-8")
+    words = ["feeder", "load-table", "--config", str(settings), "--source", "s1", "--table", "fed.t"]
+    assert run(words) == 0
+    feeder.start()
+    for number in range(1, 4):
+        wait_until(lambda at=number: run_and_read(ctx, cluster) >= at * _ROWS // 5, seconds=_WAIT_S)  # type: ignore[misc]
+        change_rows(server, number)
+        assert read_load(cluster)["state"] != "done"
+        feeder.kill9()
+        change_rows(server, 10 + number)
+        feeder.start()
+    wait_until(lambda: read_load(cluster).get("state") == "done", seconds=_WAIT_S)
+    change_rows(server, 9)
+    wait_until(lambda: run_and_compare(ctx, server, mariadb), seconds=_WAIT_S)
+    require_equal_mirrors(ctx, server)
+
+
+def describe_feeder(server: MariaDb, pace: str) -> str:
+    return (
+        f'[tracker]\nhost = "{server.host}"\nport = {server.port}\n[[source]]\nname = "s1"\nhost = "{server.host}"\n'
+        f'port = {server.port}\nignore-tables = ["mysql.*"]\n'
+        f'snapshot = {{ threads = 2, chunk-rows = 50, form = "columns", {pace} }}\n'
+    )
+
+
+def change_rows(server: MariaDb, number: int) -> None:
+    """Change, delete and insert rows of all ranges, without moving keys: that would begin the load again."""
+    execute(
+        server,
+        f"UPDATE fed.t SET v = v + 1 WHERE id % 29 = {number}",
+        f"DELETE FROM fed.t WHERE id % 97 = {number}",
+        f"INSERT INTO fed.t SELECT id + {100_000 * number}, CONCAT(u, '-{number}'), v FROM fed.t WHERE id % 61 = 1",
+    )
+
+
+def require_equal_mirrors(ctx: StageContext, server: MariaDb) -> None:
     for table, columns in {"t": ["id", "u", "v"], "log": ["n", "what"]}.items():
         mirror = DeltaTable(LakePaths.of(ctx.replication).locate_mirror("fed", table)).to_pyarrow_table(columns=columns)
         assert Counter(tuple(row.values()) for row in mirror.to_pylist()) == Counter(
             rows(server, f"SELECT {', '.join(columns)} FROM fed.{table}")
         )
+
+
+def run_and_read(ctx: StageContext, cluster: FeederSource) -> int:
+    """Run the next window; the rows that the load has read then."""
+    with suppress(SourceUnavailable):
+        run_window(ctx)
+    load = read_load(cluster)
+    return int(load.get("by_table", {}).get("fed.t", {}).get("rows", 0)) if load.get("state") != "done" else 0
 
 
 def build_replication(cluster: FeederSource, target: dict[str, Any]) -> Replication:

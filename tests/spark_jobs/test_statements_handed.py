@@ -85,9 +85,13 @@ class CountedReads:
         self.reads += 1
         return self.data.to_table(**asked)
 
-    def to_batches(self, **asked: Any) -> Any:
+    @property
+    def schema(self) -> pa.Schema:
+        return self.data.schema
+
+    def get_fragments(self, where: Any) -> Any:
         self.reads += 1
-        return self.data.to_batches(**asked)
+        return self.data.get_fragments(where)
 
 
 def test_files_are_read_once_for_the_plans_of_all_segments(ctx: StageContext) -> None:
