@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.base.dictionaries import encode_dictionary
 from binlake.base.lakecolumns import Change, Mirror
 from binlake.lake.columntypes import (
     TEXT_TYPE,
@@ -44,7 +45,7 @@ def select_last_changes(table: TableDef, net: pa.Table) -> pa.Table:
     images = select_images(net)
     names = table.find_identity().columns
     texts = build_images_from_maps(images, list(names))
-    codes = format_key_texts([texts[name] for name in names]).dictionary_encode()
+    codes = encode_dictionary(format_key_texts([texts[name] for name in names]))
     last = np.zeros(len(codes.dictionary), np.int64)
     numbers = np.asarray(codes.indices)
     # The last one of equal places is kept.
