@@ -12,10 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import structlog
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from binlake.lake.storetable import Action
+
+log = structlog.get_logger(__name__)
 
 _CHECKPOINT_EVERY = 50
 """Commits between two checkpoints, if the table has no such property."""
@@ -29,11 +32,11 @@ def commit_actions(path: str, table: DeltaTable, actions: Sequence[Action], abou
     version = table.version() + 1
     info = {"timestamp": int(time.time() * 1000), "engineInfo": "binlake", **about}
     lines = [{"commitInfo": info}, *actions]
-    log = Path(path) / "_delta_log"
-    own = log / f"_commit_{uuid.uuid4()}.json.tmp"
+    folder = Path(path) / "_delta_log"
+    own = folder / f"_commit_{uuid.uuid4()}.json.tmp"
     try:
         own.write_text("\n".join(json.dumps(line, separators=(",", ":")) for line in lines), encoding="utf-8")
-        os.link(own, log / f"{version:020}.json")
+        os.link(own, folder / f"{version:020}.json")
     except FileExistsError as error:
         raise CommitFailedError(f"version {version} of {path} was committed by another process") from error
     finally:
@@ -41,8 +44,12 @@ def commit_actions(path: str, table: DeltaTable, actions: Sequence[Action], abou
     table.update_incremental()
     interval = int(table.metadata().configuration.get("delta.checkpointInterval") or _CHECKPOINT_EVERY)
     if (version + 1) % interval == 0:
-        table.create_checkpoint()
-        table.cleanup_metadata()
+        try:
+            table.create_checkpoint()
+            table.cleanup_metadata()
+        except (DeltaError, OSError) as error:
+            # What was committed is there; without a checkpoint, the log is read further back.
+            log.warning("checkpoint_not_written", table=path, error=str(error))
 
 
 def build_transaction(app: str, version: int) -> Action:

@@ -5,8 +5,8 @@ Rule: a file is left out only if its statistics say so.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,16 @@ from deltalake import DeltaTable
 from binlake.base.lakecolumns import Mirror
 from binlake.lake.dataset import open_dataset
 
-Match: TypeAlias = tuple[ds.Fragment, npt.NDArray[np.int32], Mapping[str, npt.NDArray[Any]]]
-"""A file, the place of each of its rows among the keys looked for or -1, and other columns of its rows."""
+
+@dataclass(frozen=True)
+class KeyMatch:
+    """A file in full: the `keys` of its rows, their `places` among the keys looked for (-1: none), and another column
+    of whole numbers."""
+
+    file: ds.Fragment
+    keys: pa.Array
+    places: npt.NDArray[np.int32]
+    also: npt.NDArray[np.int64]
 
 
 def has_key(table: DeltaTable, keys: pa.ChunkedArray | pa.Array) -> bool:
@@ -40,17 +48,18 @@ def iterate_present_keys(table: DeltaTable, keys: pa.ChunkedArray | pa.Array) ->
                 yield found
 
 
-def match_keys(data: ds.Dataset, keys: pa.Array, also: Sequence[str], passed: Collection[str] = ()) -> Iterator[Match]:
-    """Each file of a mirror that may have rows with one of `keys`, in full: their places among `keys`, -1 for other
-    rows, and the columns `also`. Files with the names `passed` are left out. Raises OSError.
+def match_keys(data: ds.Dataset, keys: pa.Array, also: str, passed: Collection[str] = ()) -> Iterator[KeyMatch]:
+    """Each file of a mirror that may have rows with one of `keys`, with the column `also`.
+
+    Files with the names `passed` are left out. Raises OSError.
     """
     for file in _find_fragments(data, keys) or ():
         if file.path in passed:
             continue
-        rows = file.to_table(schema=data.schema, columns=[Mirror.ROWKEY, *also])
+        rows = file.to_table(schema=data.schema, columns=[Mirror.ROWKEY, also])
         own = rows[Mirror.ROWKEY].cast(keys.type).combine_chunks()
         places = pc.fill_null(pc.index_in(own, value_set=keys), -1)
-        yield file, np.asarray(places), {name: np.asarray(rows[name]) for name in also}
+        yield KeyMatch(file, own, np.asarray(places), np.asarray(rows[also]))
 
 
 def _find_fragments(data: ds.Dataset, keys: pa.Array) -> Iterator[ds.Fragment] | None:

@@ -13,7 +13,6 @@ import os
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -25,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from binlake.base.lakecolumns import Mirror
 from binlake.lake.access import is_remote
@@ -32,7 +32,7 @@ from binlake.lake.dataset import open_dataset
 from binlake.lake.filestats import describe_file
 from binlake.lake.localcommit import commit_actions
 from binlake.lake.storetable import Action, build_add, build_remove
-from binlake.mirror.presentkeys import match_keys
+from binlake.mirror.presentkeys import KeyMatch, match_keys
 
 ADDED = "binlake.added"
 """In a commit: it only adds rows, with keys that no row had."""
@@ -51,14 +51,6 @@ _FILE_BYTES = 64 << 20
 """Bytes of a file after which the next one begins."""
 
 Mask = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class _Replaced:
-    """A file with rows that are replaced; `kept`: its other rows."""
-
-    fragment: ds.Fragment
-    kept: Mask
 
 
 def may_rewrite(path: str, table: DeltaTable, rows: pa.Schema) -> bool:
@@ -89,53 +81,59 @@ def replace_rows(
     No two of `rows` have the same `_rowkey`. A row of the mirror with a newer `_commit_ts` stays as it is. `table` is
     at the new version afterwards. Raises CommitFailedError if another writer came first, OSError.
     """
-    data = open_dataset(table)
-    found, stale = _find_replaced(data, rows, passed)
-    written = np.asarray(pc.invert(deleted)) & ~stale
-    schema = data.schema
-    new = rows if written.all() else rows.filter(pa.array(written))
-    files = _NewFiles(path, schema)
+    rewriting = _Rewriting(open_dataset(table), rows, deleted, passed)
+    files = _NewFiles(path, rewriting.schema)
     try:
-        for group in _regroup(_iterate_rows(found, new, schema)):
+        for group in _regroup(rewriting.iterate_rows()):
             files.write(group)
         added = files.close()
+        sizes = _read_sizes(table)
+        removed = [build_remove(*sizes[name]) for name in rewriting.replaced]
     except BaseException:
         files.discard()
         raise
-    sizes = _read_sizes(table)
-    removed = [build_remove(*sizes[one.fragment.path]) for one in found]
     try:
-        commit_actions(path, table, [*also, *removed, *added], {**(_MERGES if found else _ADDS), **about})
-    except BaseException:
+        commit_actions(path, table, [*also, *removed, *added], {**(_MERGES if removed else _ADDS), **about})
+    except CommitFailedError:
+        # After any other error it may be committed.
         files.discard()
         raise
-    if not found:
+    if not rewriting.replaced:
         passed.update(files.names)
 
 
-def _find_replaced(data: ds.Dataset, rows: pa.Table, passed: Collection[str]) -> tuple[list[_Replaced], Mask]:
-    """(the files with rows to replace, those of `rows` for which the mirror has a newer row)."""
-    keys, at = rows[Mirror.ROWKEY].combine_chunks(), np.asarray(rows[Mirror.COMMIT_TS])
-    stale, found = np.zeros(rows.num_rows, np.bool_), list[_Replaced]()
-    for fragment, places, own_at in match_keys(data, keys, (Mirror.COMMIT_TS,), passed):
-        hit = places >= 0
-        newer = hit & (own_at[Mirror.COMMIT_TS] > at[places])
-        stale[places[newer]] = True
-        if (replaced := hit & ~newer).any():
-            found.append(_Replaced(fragment, ~replaced))
-    return found, stale
+class _Rewriting:
+    """The rows of the new files; `replaced`: the names of the files that they replace, known when all were read."""
 
+    def __init__(self, data: ds.Dataset, rows: pa.Table, deleted: pa.ChunkedArray, passed: Collection[str]) -> None:
+        self.schema: pa.Schema = data.schema
+        self.replaced: list[str] = []
+        self._data, self._rows, self._passed = data, rows, passed
+        self._written: Mask = np.array(pc.invert(deleted))
 
-def _iterate_rows(found: Iterable[_Replaced], new: pa.Table, schema: pa.Schema) -> Iterator[pa.Table]:
-    for one in found:
+    def iterate_rows(self) -> Iterator[pa.Table]:
+        """The rows that stay of each file with rows to replace, then the new ones. Raises OSError."""
+        keys, at = self._rows[Mirror.ROWKEY].combine_chunks(), np.asarray(self._rows[Mirror.COMMIT_TS])
+        for match in match_keys(self._data, keys, Mirror.COMMIT_TS, self._passed):
+            hit = match.places >= 0
+            newer = hit & (match.also > at[match.places])
+            self._written[match.places[newer]] = False
+            if (replaced := hit & ~newer).any():
+                self.replaced.append(match.file.path)
+                yield from self._read_others(match, ~replaced)
+        new = self._rows if self._written.all() else self._rows.filter(pa.array(self._written))
+        for first in range(0, new.num_rows, _GROUP_ROWS):
+            yield new.slice(first, _GROUP_ROWS).select(self.schema.names).cast(self.schema)
+
+    def _read_others(self, match: KeyMatch, kept: Mask) -> Iterator[pa.Table]:
         at = 0
-        for batch in one.fragment.to_batches(schema=schema, columns=schema.names, batch_readahead=1):
-            kept = pa.array(one.kept[at : at + batch.num_rows])
-            at += batch.num_rows
+        for batch in match.file.to_batches(schema=self.schema, columns=self.schema.names, batch_readahead=1):
             # delta-rs leaves views of texts in files that it rewrites.
-            yield pa.Table.from_batches([batch.filter(kept)]).cast(schema)
-    for first in range(0, new.num_rows, _GROUP_ROWS):
-        yield new.slice(first, _GROUP_ROWS).select(schema.names).cast(schema)
+            rows = pa.Table.from_batches([batch]).cast(self.schema)
+            own = slice(at, at + rows.num_rows)
+            assert rows[Mirror.ROWKEY].combine_chunks().equals(match.keys[own]), "rows come in the order of the file"
+            at = own.stop
+            yield rows.filter(pa.array(kept[own]))
 
 
 def _regroup(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

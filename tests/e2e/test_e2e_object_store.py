@@ -217,9 +217,9 @@ MOST_OF_PAGE = {
     "/dags/{dag_id}/runs/{run_id:path}": 12,
     "/dags/{dag_id}/checkpoints": 12,
     "/dags/{dag_id}/ddl": 12,
-    "/dags/{dag_id}/tables": 55,
-    "/dags/{dag_id}/row": 65,
-    "/dags/{dag_id}/table": 75,
+    "/dags/{dag_id}/tables": 30,
+    "/dags/{dag_id}/row": 52,
+    "/dags/{dag_id}/table": 58,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -128,7 +129,7 @@ def test_nothing_is_left_of_a_write_that_dies_before_its_commit(
         raise ConnectionAbortedError
 
     with monkeypatch.context() as patch:
-        patch.setattr(rewriting, "commit_actions", die)
+        patch.setattr(rewriting, "_read_sizes", die)
         with pytest.raises(ConnectionAbortedError):
             replica.merge_keyed(ITEM, net_of((1, 2, 15)), 20)
     assert (rows_of(tmp_path), sorted(tmp_path.glob("*.parquet"))) == (before, files)
@@ -137,6 +138,24 @@ def test_nothing_is_left_of_a_write_that_dies_before_its_commit(
     again.merge_keyed(ITEM, net_of((1, 2, 15)), 20)
     assert again.read_position() == Replica(str(tmp_path), 30).read_position() == 20
     assert [row["v"] for row in rows_of(tmp_path)] == [2, 1]
+
+
+@pytest.mark.parametrize("fails", ["create_checkpoint", "update_incremental"])
+def test_what_was_committed_stays_if_something_fails_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no space left")
+
+    # The next commit is due for a checkpoint.
+    replica = make(tmp_path, *([(number % 5, number, 10 * number)] for number in range(1, 48)))
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, fails, fail)
+        with nullcontext() if fails == "create_checkpoint" else pytest.raises(OSError, match="no space"):
+            replica.merge_keyed(ITEM, net_of((0, 99, 485)), 490)
+    assert DeltaTable(str(tmp_path)).version() == 49
+    assert Replica(str(tmp_path), 30).read_position() == 490
+    assert [row["v"] for row in rows_of(tmp_path)] == [99, 46, 47, 43, 44]
 
 
 def test_of_two_writers_of_a_version_the_second_is_refused(tmp_path: Path) -> None:
