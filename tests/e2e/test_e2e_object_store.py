@@ -239,9 +239,9 @@ def test_a_pages_first_request_takes_few_requests(
     """Of a server that has not read the lake before, with 50,000 windows of history."""
     from starlette.datastructures import QueryParams
 
-    from binlake_airflow.pages.request import PageRequest
     from binlake.health.reading import Orchestration
     from binlake_airflow.pages import orchestration
+    from binlake_airflow.pages.request import PageRequest
     from binlake_airflow.pages.views import PAGES, answer_of_one_moment
 
     # Airflow's database has nothing to do with the store.
