@@ -80,7 +80,7 @@ class Audit:
     def read_merged_range(self) -> tuple[int, int]:
         """The range (lo, hi] of landed and merged row changes. Raises LostRange if it is empty or lost a window."""
         lo, hi = self.read_landed_range()
-        require_all_windows(self.paths, self._log, list_stages_with_versions())
+        require_all_windows(self.paths, self._log, list_stages_with_versions(), glances=True)
         merged = self._log.find_greatest_hi("merge")
         return lo, min(hi, lo if merged is None else merged)
 

@@ -18,6 +18,7 @@ from binlake.base.lakecolumns import Mirror
 from binlake.changes.net import NetChange, compute_net_changes
 from binlake.ddl.definitions import derive_key_defaults
 from binlake.errors import LostRange, OutOfTime
+from binlake.lake.dataset import FEW_REQUESTS
 from binlake.lake.rowhistory import Row, match_table
 from binlake.lake.seek import TimeBudget, find_at_most
 from binlake.lake.windowlog import WindowLog
@@ -34,6 +35,10 @@ _MOST_BYTES = 32 << 20
 
 
 _BIT_BY_BIT = ds.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True)
+_BY_MEGABYTES = ds.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True, buffer_size=1 << 20)
+"""For a file in an object store, where each part is a request: as above it would be one for 8 KiB."""
+_SMALL_BYTES = 4 << 20
+"""A file in an object store up to this size is read in two requests."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,8 @@ def _read_unchanged_rows(
     gone = {change.key: change.copies if change.identity == "row" else None for change in net if change.op != "insert"}
     found: list[Row] = []
     size = 0
-    for batch in _read_batches(audit.read_rows_of(base), layout):
+    is_stored = audit.paths.local is None
+    for batch in _read_batches(audit.read_rows_of(base), layout, is_stored=is_stored):
         left = list(_without_keys(batch, layout, gone))
         found, size = found + left, size + (batch.nbytes if left else 0)
         if len(found) >= count or size > _MOST_BYTES:
@@ -126,7 +132,7 @@ def _read_unchanged_rows(
     return found, True
 
 
-def _read_batches(data: ds.Dataset, layout: TableDef) -> Iterator[pa.RecordBatch]:
+def _read_batches(data: ds.Dataset, layout: TableDef, *, is_stored: bool) -> Iterator[pa.RecordBatch]:
     columns = [*(column.name for column in layout.row_columns), Mirror.ROWKEY, Mirror.TEXT]
     for fragment in data.get_fragments():
         # No read-ahead: only the first rows of a possibly large file are needed.
@@ -136,9 +142,14 @@ def _read_batches(data: ds.Dataset, layout: TableDef) -> Iterator[pa.RecordBatch
             batch_size=_BATCH,
             batch_readahead=0,
             fragment_readahead=0,
-            fragment_scan_options=_BIT_BY_BIT,
+            fragment_scan_options=_choose_options(fragment) if is_stored else _BIT_BY_BIT,
             use_threads=False,
         )
+
+
+def _choose_options(stored: ds.ParquetFileFragment) -> ds.ParquetFragmentScanOptions:
+    size = sum(group.total_byte_size for group in stored.row_groups)
+    return FEW_REQUESTS if size <= _SMALL_BYTES else _BY_MEGABYTES
 
 
 def _without_keys(batch: pa.RecordBatch, layout: TableDef, gone: dict[str, int | None]) -> Iterator[Row]:

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from deltalake.exceptions import TableNotFoundError
 
 from binlake.errors import LostRange
-from binlake.lake.opentable import KnownTable, open_known
+from binlake.lake.opentable import KnownTable, is_last_version, open_known
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import BINLOG, SCHEMA_CHANGE, LakeTable
 from binlake.lake.windowlog import WindowLog
@@ -27,10 +27,14 @@ from binlake.window.eventrow import EventRow
 from binlake.window.manifest import format_window_name
 
 LANDED_TABLES = (BINLOG, SCHEMA_CHANGE)
+_ALWAYS_READ = (SCHEMA_CHANGE.name,)
+"""Tables that each answer reads, so that a glance at them would cost more than it saves."""
 VERSIONS = "versions"
 """The key of an event's detail: by table, its Delta version after the window."""
 _LAST_EVENTS = 64
 """Newest events that are asked. Each writer asks before it writes, so older windows were there when newer ones came."""
+_EVENTS_STORED = 2
+"""The same for each stage in an object store, which loses no file in a power cut: the newest says enough."""
 _LAST_COMMITS = 32
 _AGAIN = {
     "merge": "derive it again: `binlake stage merge --replication FILE --lo {lo} --hi {hi}`",
@@ -55,39 +59,57 @@ def read_versions(
 
 
 def require_all_windows(
-    paths: LakePaths, windows: WindowLog, stages: Collection[str], *, but: tuple[str, int, int] | None = None
+    paths: LakePaths,
+    windows: WindowLog,
+    stages: Collection[str],
+    *,
+    but: tuple[str, int, int] | None = None,
+    glances: bool = False,
 ) -> Opened:
     """Require the newest windows of `stages`, except `but` (stage, lo, hi), which is written anew.
 
-    Returns the tables that it looked at. Raises LostRange."""
-    return require_windows(paths, windows.read_last_events(tuple(stages), _LAST_EVENTS, ("done",)), but=but)
+    Returns the tables that it opened. `glances`: those of a store need not be opened, as for an answer from a few of
+    them. Raises LostRange."""
+    count = _LAST_EVENTS if paths.local is not None else _EVENTS_STORED * len(stages)
+    events = windows.read_last_events(tuple(stages), count, ("done",))
+    return require_windows(paths, events, but=but, glances=glances)
 
 
-def require_windows(paths: LakePaths, events: Iterable[EventRow], *, but: tuple[str, int, int] | None = None) -> Opened:
-    """Require the windows of `events` in the tables whose versions they record; returns these. Raises LostRange."""
+def require_windows(
+    paths: LakePaths, events: Iterable[EventRow], *, but: tuple[str, int, int] | None = None, glances: bool = False
+) -> Opened:
+    """Require the windows of `events` in the tables whose versions they record; returns those that it opened.
+
+    `glances` as in `require_all_windows`. Raises LostRange."""
     newest: dict[tuple[str, int, int], EventRow] = {}
     for event in sorted(events, key=lambda event: event["at_ms"]):
         newest[event["stage"], event["lo"], event["hi"]] = event
+    written = [
+        (place, table, version)
+        for place, event in newest.items()
+        if place != but
+        for table, version in json.loads(event["detail"] or "{}").get(VERSIONS, {}).items()
+    ]
+    recorded: dict[str, int] = {}
+    for _, table, version in written:
+        recorded[table] = max(version, recorded.get(table, version))
     opened: dict[str, KnownTable] = {}
     found: dict[str, int] = {}
-    recorded: dict[str, int] = {}
-    for (stage, lo, hi), event in newest.items():
-        for table, version in json.loads(event["detail"] or "{}").get(VERSIONS, {}).items():
-            if (stage, lo, hi) == but:
-                continue
-            if table not in found:
-                present = _find_table(paths, table)
-                found[table] = -1 if present is None else int(present.version())
-                opened |= {} if present is None else {table: present}
-            recorded[table] = max(version, recorded.get(table, version))
-            if found[table] < version:
-                again = _AGAIN[stage].format(lo=lo, hi=hi)
-                raise LostRange(
-                    f"the lake's table `{table}` has lost the commit of a window: it is at version {found[table]}",
-                    where={"window": format_window_name(lo, hi), "written_as": version, "lake": paths.root},
-                    hint=f"restore the files of `{table}/_delta_log` from a copy, or {again}",
-                )
-
+    for table, version in recorded.items():
+        if glances and table not in _ALWAYS_READ and is_last_version(paths.locate_table(table), version):
+            found[table] = version
+            continue
+        present = _find_table(paths, table)
+        found[table] = -1 if present is None else int(present.version())
+        opened |= {} if present is None else {table: present}
+    for (stage, lo, hi), table, version in written:
+        if found[table] < version:
+            again = _AGAIN[stage].format(lo=lo, hi=hi)
+            raise LostRange(
+                f"the lake's table `{table}` has lost the commit of a window: it is at version {found[table]}",
+                where={"window": format_window_name(lo, hi), "written_as": version, "lake": paths.root},
+                hint=f"restore the files of `{table}/_delta_log` from a copy, or {again}",
+            )
     for table, version in recorded.items():
         if found[table] > version:
             require_not_restored(opened[table], table, version)

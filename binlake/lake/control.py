@@ -123,6 +123,8 @@ class ControlTable:
         for most, fragment in stored.iterate_newest_first(column, where):
             if best is not None and most <= best:
                 break
+            if fragment is None:
+                continue
             values = stored.read_group(fragment, [column], where).column(column)
             best = max((value for value in (best, pc.max(values).as_py()) if value is not None), default=None)
         return best
@@ -144,6 +146,8 @@ class ControlTable:
         for most, fragment in stored.iterate_newest_first(by, where):
             if newest.num_rows >= count and most < newest.column(by)[-1].as_py():
                 break
+            if fragment is None:
+                continue
             rows = stored.read_group(fragment, columns, where)
             newest = _select_first_rows(pa.concat_tables([newest, rows.select(list(columns))]), by, count)
         rows_of_newest: list[dict[str, Any]] = newest.to_pylist()

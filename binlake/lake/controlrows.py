@@ -105,8 +105,13 @@ class ControlRows:
                 del _found[next(iter(_found))]
         return rows
 
-    def iterate_newest_first(self, column: str, where: ds.Expression | None) -> Iterator[tuple[int, ds.Fragment]]:
-        """(greatest `column`, row group) of the large files that `where` does not exclude, greatest first."""
+    def iterate_newest_first(
+        self, column: str, where: ds.Expression | None
+    ) -> Iterator[tuple[int, ds.Fragment | None]]:
+        """(greatest `column`, row group) of the large files that `where` does not exclude, greatest first.
+
+        Before the end of a file is read for its row groups comes (its greatest `column`, None): the caller may stop.
+        """
         if self.large is None:
             return
         most: dict[str, int | None] = {}
@@ -120,8 +125,8 @@ class ControlRows:
         while waiting:
             # A file is divided only when its turn comes: most reads end in the newest one.
             negated, _, is_group, part = heapq.heappop(waiting)
+            yield -negated, part if is_group else None
             if is_group:
-                yield -negated, part
                 continue
             for group in part.split_by_row_group(where, self.large.schema):
                 greatest = (group.row_groups[0].statistics or {}).get(column, {}).get("max")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 
@@ -17,23 +18,32 @@ from binlake.lake.opentable import KnownTable, open_files_of
 from binlake.lake.store import open_files
 from binlake.lake.storetable import StoreTable
 
+FEW_REQUESTS = ds.ParquetFragmentScanOptions(
+    pre_buffer=True, cache_options=pa.CacheOptions(hole_size_limit=256 << 10, range_size_limit=16 << 20, lazy=True)
+)
+"""Reads columns of a file in a store that are close to each other in one request: what lies between them takes 5 ms."""
+
 
 def open_dataset(table: KnownTable, repeated: Iterable[str] = ()) -> ds.Dataset:
     """The files of `table` at its opened version. Columns in `repeated` are read as dictionaries."""
     options, files = ds.ParquetReadOptions(dictionary_columns=set(repeated)), open_table_files(table)
     found = open_files_of(table).to_pyarrow_dataset(filesystem=files, parquet_read_options=options)
-    return _name_sizes(found, table, files) if isinstance(table, StoreTable) else found
+    return _describe_stored(found, table, files, options) if isinstance(table, StoreTable) else found
 
 
-def _name_sizes(data: ds.FileSystemDataset, table: StoreTable, files: fs.FileSystem) -> ds.FileSystemDataset:
-    """`data` with the sizes that the log has, so that the store is not asked for each."""
+def _describe_stored(
+    data: ds.FileSystemDataset, table: StoreTable, files: fs.FileSystem, options: ds.ParquetReadOptions
+) -> ds.FileSystemDataset:
+    """`data` with the sizes that the log has, so that the store is not asked for each; columns that are close to each
+    other come in one request."""
+    form = ds.ParquetFileFormat(read_options=options, default_fragment_scan_options=FEW_REQUESTS)
     adds = table.get_add_actions()
     sizes = dict(zip(map(unquote, adds["path"].to_pylist()), adds["size_bytes"].to_pylist(), strict=True))
     named = [
-        data.format.make_fragment(one.path, files, one.partition_expression, file_size=sizes.get(one.path))
+        form.make_fragment(one.path, files, one.partition_expression, file_size=sizes.get(one.path))
         for one in data.get_fragments()
     ]
-    return ds.FileSystemDataset(named, data.schema, data.format, files)
+    return ds.FileSystemDataset(named, data.schema, form, files)
 
 
 def open_table_files(table: KnownTable) -> fs.FileSystem:

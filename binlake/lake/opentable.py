@@ -21,6 +21,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from binlake.errors import LostRange
 from binlake.lake.access import is_remote
 from binlake.lake.lease import require_leases
+from binlake.lake.logcopy import name_commit
+from binlake.lake.objects import has_object
 from binlake.lake.store import build_delta_options, delete_folder
 from binlake.lake.storetable import StoreTable
 
@@ -153,6 +155,16 @@ def is_newest(path: str, table: KnownTable, version: int) -> bool:
     if cached is None or cached.table is not table or table.version() != version:
         return False
     return _find_commit(path, cached.commit.version) == cached.commit and not _may_have_newer(path, cached)
+
+
+def is_last_version(path: str, version: int) -> bool:
+    """Whether `version` is surely the newest one of the table at `path`, asked without opening it: two requests.
+
+    False also if that cannot be seen so: on a disk, and of a table that this process has opened.
+    """
+    if not is_remote(path) or _find_stored(path).version() >= 0:
+        return False
+    return has_object(path, name_commit(version)) and not has_object(path, name_commit(version + 1))
 
 
 def count_others(path: str) -> int:

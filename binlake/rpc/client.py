@@ -27,6 +27,10 @@ _WRITE_LOOK_S = 0.05
 _TRIES = 3  # for a call that the server has certainly not started
 
 
+Pieces = tuple[bytes, ...]
+"""A message in pieces."""
+
+
 class Channel:
     """Calls to one server over one connection, which is opened at the first call, and again after it was lost.
 
@@ -52,11 +56,14 @@ class Channel:
         self._link: Link | None = None
         self._closed = False
 
-    def call(self, method: str, message: bytes, timeout_s: float | None = None) -> bytes:
-        """Call the unary `/package.Service/Method`; returns the answer. Raises RpcError."""
+    def call(self, method: str, message: bytes | Pieces, timeout_s: float | None = None) -> bytes:
+        """Call the unary `/package.Service/Method`; returns the answer. Raises RpcError.
+
+        A large `message` may be given in pieces, which are not copied.
+        """
         return self.start(method, message, timeout_s).await_result()
 
-    def start(self, method: str, message: bytes, timeout_s: float | None = None) -> PendingCall:
+    def start(self, method: str, message: bytes | Pieces, timeout_s: float | None = None) -> PendingCall:
         """Send a unary call without waiting, so that many may be pending. Raises RpcError if it cannot be sent."""
         return PendingCall(self, method, message, timeout_s)
 
@@ -77,7 +84,7 @@ class Channel:
     def begin(
         self,
         method: str,
-        message: bytes,
+        message: bytes | Pieces,
         timeout_s: float | None,
         *,
         holding: bool,
@@ -92,7 +99,12 @@ class Channel:
         if metadata:
             head += headers.encode([(name.encode(), value.encode()) for name, value in metadata])
         link = self._connect_if_needed()
-        return link, link.begin(head, messages.encode_message(message, gzip=self._gzip), timeout_s, holding=holding)
+        if isinstance(message, tuple) and not self._gzip:
+            body = messages.frame_pieces(message)
+        else:
+            whole = message if isinstance(message, bytes) else b"".join(message)
+            body = [messages.encode_message(whole, gzip=self._gzip)]
+        return link, link.begin(head, body, timeout_s, holding=holding)
 
     def close(self) -> None:
         """End all calls and the connection; idempotent."""
@@ -120,7 +132,7 @@ class Channel:
 class PendingCall:
     """A pending unary call; for one thread."""
 
-    def __init__(self, channel: Channel, method: str, message: bytes, timeout_s: float | None) -> None:
+    def __init__(self, channel: Channel, method: str, message: bytes | Pieces, timeout_s: float | None) -> None:
         self._channel = channel
         self._method = method
         self._message = message
@@ -227,10 +239,10 @@ class Link:
                 self._hand_over()
         return not self._connection.gone
 
-    def begin(self, head: bytes, body: bytes, timeout_s: float | None, *, holding: bool) -> Exchange:
-        """Send a request. Raises RpcError."""
+    def begin(self, head: bytes, body: Sequence[bytes], timeout_s: float | None, *, holding: bool) -> Exchange:
+        """Send a request, whose framed message is `body`. Raises RpcError."""
         with self._lock:
-            exchange = self._connection.begin(head, body, timeout_s, holding=holding)
+            exchange = self._connection.begin(head, body[0], timeout_s, holding=holding, rest=body[1:])
             self._flush()
         while self._wire.unsent and self._reading.locked():
             # The reading thread does not know that there is something to write.

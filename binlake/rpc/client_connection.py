@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import cast
 
 from binlake.rpc import frames, headers, messages
@@ -80,8 +81,13 @@ class ClientConnection(Connection):
         self._next_id = 1
         self.open([(Setting.ENABLE_PUSH, 0)])
 
-    def begin(self, head: bytes, body: bytes, timeout_s: float | None, *, holding: bool) -> Exchange:
-        """Send a request: header block without the timeout, and framed message. Raises RpcError if there is no room."""
+    def begin(
+        self, head: bytes, body: bytes, timeout_s: float | None, *, holding: bool, rest: Sequence[bytes] = ()
+    ) -> Exchange:
+        """Send a request: header block without the timeout, and framed message, which continues with `rest`.
+
+        Raises RpcError if there is no room.
+        """
         if len(self.streams) >= self.peer_streams:
             raise RpcError(
                 Status.UNAVAILABLE, "the server accepts no more concurrent calls", where={"addr": self.address}
@@ -94,7 +100,10 @@ class ClientConnection(Connection):
             head += headers.encode([(b"grpc-timeout", messages.format_timeout(timeout_s))])
         self.streams[exchange.id] = exchange
         self._write(frames.encode_headers(exchange.id, head, end_stream=False))
-        self.send(exchange, body, b"")
+        *earlier, last = (body, *rest)
+        for piece in earlier:
+            self.send(exchange, piece)
+        self.send(exchange, last, b"")
         return exchange
 
     def cancel(self, exchange: Exchange, error: RpcError) -> None:

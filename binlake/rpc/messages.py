@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from urllib.parse import unquote_to_bytes
 
 from binlake.rpc.status import RpcError, Status
@@ -29,6 +30,11 @@ def encode_message(message: bytes, *, gzip: bool = False) -> bytes:
         packed = packer.compress(message) + packer.flush()
         return PREFIX.pack(1, len(packed)) + packed
     return PREFIX.pack(0, len(message)) + message
+
+
+def frame_pieces(pieces: Sequence[bytes]) -> list[bytes]:
+    """A message given in `pieces`, with its prefix; none of them is copied."""
+    return [PREFIX.pack(0, sum(map(len, pieces))), *pieces]
 
 
 def unpack(flag: int, body: bytes, *, gzip: bool, max_bytes: int) -> bytes:

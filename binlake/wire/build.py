@@ -5,8 +5,11 @@ Byte vectors: tidb-binlog 1.6. Fake binlogs: tidb-binlog 2.7 (recognised by star
 
 from __future__ import annotations
 
+from binlake.base.varint import write_uvarint
 from binlake.wire import binlog_pb2 as pb
 
+LARGE_BYTES = 1 << 20
+"""Bytes of a binlog above which copies of it are avoided."""
 _ALWAYS = ("tp", "start_ts", "commit_ts", "ddl_job_id", "ddl_schema_state")
 
 
@@ -43,6 +46,25 @@ def build_rollback(of: pb.Binlog) -> pb.Binlog:
 def build_fake(ts: int) -> pb.Binlog:
     """A fake binlog at `ts`: it moves a watermark and has no content."""
     return pb.Binlog(tp=pb.Rollback, start_ts=ts, commit_ts=ts, ddl_job_id=0, ddl_schema_state=0)
+
+
+def serialize_in_pieces(binlog: pb.Binlog) -> tuple[bytes, ...]:
+    """The bytes of `binlog`; a large prewrite value is a piece of its own, which protobuf would copy twice more.
+
+    Raises EncodeError above 2 GiB.
+    """
+    if binlog.ByteSize() < LARGE_BYTES:
+        return (binlog.SerializeToString(),)
+    value = binlog.prewrite_value
+    before, after = pb.Binlog(), pb.Binlog()
+    for field in pb.Binlog.DESCRIPTOR.fields:
+        if field.number != pb.Binlog.PREWRITE_VALUE_FIELD_NUMBER and binlog.HasField(field.name):
+            part = before if field.number < pb.Binlog.PREWRITE_VALUE_FIELD_NUMBER else after
+            setattr(part, field.name, getattr(binlog, field.name))
+    head = before.SerializeToString() + b"\x2a" + write_uvarint(len(value))
+    pieces = head, value, after.SerializeToString()
+    # Without its unknown fields it would be shorter.
+    return pieces if sum(map(len, pieces)) == binlog.ByteSize() else (binlog.SerializeToString(),)
 
 
 def emit_always(binlog: pb.Binlog) -> bool:

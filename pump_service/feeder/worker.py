@@ -16,6 +16,7 @@ from itertools import groupby
 
 import structlog
 
+from binlake.base.memory import give_memory_back
 from binlake.errors import BinlakeError, SchemaError, SharedFailure, SourceUnavailable
 from binlake.mysqlbinlog.definitions.changes import DefinitionChange
 from binlake.mysqlbinlog.model import BinlogPosition, LoggedStatement, SourceTransaction
@@ -30,6 +31,7 @@ log = structlog.get_logger()
 
 _AHEAD = 2  # batches that are read ahead
 _IDLE_S = 0.5
+_LARGE_BYTES = 16 << 20  # of encoded rows
 _RETRY_S = 0.5  # before the tracker is tried again
 
 
@@ -221,18 +223,24 @@ class Worker:
         return False
 
     def _publish(self, read: _Read) -> None:
-        for group in _split_at_statements(read.transactions):
+        groups = list(_split_at_statements(read.transactions))
+        # From here on only its group has a transaction, so that a large one can be given up when it is encoded.
+        read.transactions.clear()
+        while groups:
+            group = groups.pop(0)
             self._oldest_ms = group[0].time_ms
             before = self._loads.count_before_round(group) if self._loads is not None else len(group)
-            self._publish_group(group[:before])
-            if before < len(group) and self._loads is not None:
+            later = group[before:]
+            del group[before:]
+            self._publish_group(group)
+            if later and self._loads is not None:
                 self._loads.finish()
-                self._publish_group(group[before:])
+                self._publish_group(later)
         if self._loads is not None and self._loads.is_open:
             self._loads.finish_if_reached(read)
         self._oldest_ms = 0
 
-    def _publish_group(self, group: Sequence[SourceTransaction]) -> None:
+    def _publish_group(self, group: list[SourceTransaction]) -> None:
         if not group:
             return
         if group[0].statement is not None:
@@ -246,10 +254,14 @@ class Worker:
             last_ms=group[-1].time_ms,
         )
 
-    def _publish_rows(self, group: Sequence[SourceTransaction]) -> None:
+    def _publish_rows(self, group: list[SourceTransaction]) -> None:
         parts, name = self._parts, self.source.name
         rows: list[int] = []
         values = self._encode(group, rows.append)
+        if sum(map(len, values)) >= _LARGE_BYTES:
+            # The events are as large as what they became, and are not needed any more.
+            group[:] = [replace(transaction, changes=()) for transaction in group]
+            give_memory_back()
         outgoing = [
             Outgoing(transaction.id, transaction.time_ms, value)
             for transaction, value in zip(group, values, strict=True)

@@ -17,7 +17,7 @@ def test_peaks_of_pump_and_windows(settings: list[str], tmp_path: Path) -> None:
     cost = measure(MIB << 20, settings, tmp_path)
     assert not cost.wrong
     assert cost.mib > 0.99 * MIB
-    # All of it at once was 1,400 MiB.
-    assert cost.peak < 650
+    # 480 on an idle machine; all of it at once was 1,400.
+    assert cost.peak < 600
     assert cost.pump_written - cost.pump_idle < 1.3 * cost.mib
     assert cost.pump_pulled - cost.pump_idle < 40

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.engines import HostileEngine
 from support.live import LiveSource
 from support.mariadb import MariaDb, execute, rows
 from support.workload import integer, text
@@ -77,8 +78,9 @@ def read_mirror(ctx: StageContext) -> list[str]:
     return sorted(str(row) for row in load_table(ctx.paths.locate_mirror("d", "t")).to_pyarrow_table().to_pylist())
 
 
+@pytest.mark.parametrize("is_hostile", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["here", "elsewhere"])
 def test_both_ways_give_the_same(
-    source: LiveSource, context: Make, target: dict[str, Any], empty_mariadb: MariaDb, tmp_path: Path
+    source: LiveSource, context: Make, target: dict[str, Any], empty_mariadb: MariaDb, tmp_path: Path, is_hostile: bool
 ) -> None:  # S0-07, R-27, R-30
     end = write_transaction(source)
 
@@ -99,6 +101,9 @@ def test_both_ways_give_the_same(
     execute(empty_mariadb, "DROP DATABASE d")
     with pytest.MonkeyPatch.context() as patch:
         pass_in_parts(patch)
+        if is_hostile:
+            # As on Spark: tasks work on copies, in any order, and some run twice.
+            patch.setattr(StageContext, "choose_engine", lambda *_: HostileEngine(Random(4)))
         # A segment above the limits of mode auto goes by its policy: in batches.
         parts = run("parts", mode="auto", **{"max-segment-rows": 500})
     assert read_target() == held

@@ -16,6 +16,7 @@ from support.s3proxy import S3Proxy, Trouble
 from binlake.errors import LostRange, Transient
 from binlake.lake import controlrows, logcopy, opentable, storewrite
 from binlake.lake.access import Access, register_access
+from binlake.lake.continuity import VERSIONS, require_all_windows
 from binlake.lake.control import COMPACT_EVERY, TIDY_EVERY
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.objects import read_object
@@ -298,3 +299,32 @@ def test_a_reader_that_follows_for_long_takes_a_new_copy(paths: LakePaths, monke
     copy = reader._copy
     assert copy is not None
     assert len(list((copy._folder / "_delta_log").iterdir())) < 14
+
+
+def test_whether_a_version_is_the_last_is_seen_without_opening_the_table(
+    paths: LakePaths, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By two requests. A window whose commit is missing, or came back by a RESTORE, is found all the same."""
+    windows = WindowLog(paths)
+    ensure_table(paths, DDL)
+    for _ in range(3):
+        known(paths, DDL.name).commit([], {})
+    record(windows, 1, "land")
+    windows.record(WindowEvent("merge", 1, 2, "done", detail={VERSIONS: {DDL.name: 3}}))
+
+    def look(*, glances: bool = True) -> list[str]:
+        as_another_process(monkeypatch)
+        proxy.take_requests()
+        require_all_windows(paths, windows, ("merge",), glances=glances)
+        return [one.kind for one in proxy.take_requests() if "/ddl/" in one.key]
+
+    assert look() == ["HEAD", "HEAD"]
+    assert len(look(glances=False)) > 2
+    known(paths, DDL.name).commit([], {"operation": "WRITE"})
+    assert len(look()) > 2
+    known(paths, DDL.name).commit([], {"operation": "RESTORE", "operationParameters": {"version": 1}})
+    with pytest.raises(LostRange, match="was restored to an older version"):
+        look()
+    windows.record(WindowEvent("merge", 2, 3, "done", detail={VERSIONS: {DDL.name: 6}}))
+    with pytest.raises(LostRange, match="has lost the commit of a window"):
+        look()

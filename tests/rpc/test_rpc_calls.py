@@ -109,6 +109,13 @@ def test_message_of_any_size_is_returned_unchanged(connect: Callable[..., Channe
     assert connect(gzip=gzip).call(ECHO, message, 120) == message
 
 
+@pytest.mark.parametrize("gzip", [False, True])
+def test_message_in_pieces_is_one_message(gzip: bool) -> None:
+    pieces = (b"head", random.Random(1).randbytes(1_300_000), b"", b"end")
+    with serving() as (_, address), Channel(address, gzip=gzip) as channel:
+        assert channel.call(ECHO, pieces, 120) == b"".join(pieces)
+
+
 def test_too_high_compression_ratio_is_refused_before_unpacking() -> None:
     with serving() as (_, address), Channel(address, gzip=True) as channel:
         with pytest.raises(RpcError, match="more than 64 times: do not compress it") as caught:

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from binlake.cluster.pumpclient.pumps import Pumps
-from binlake.cluster.pumpclient.transport import WriteRefusal
-from binlake.wire.pump_pb2 import WriteBinlogReq
+from binlake.cluster.pumpclient.transport import WriteRefusal, WriteRequest
 
 log = structlog.get_logger()
 
@@ -28,7 +27,7 @@ class TransactionEnd:
 
     start_ts: int
     node_id: str
-    request: WriteBinlogReq
+    request: WriteRequest
     begun: float = field(default_factory=time.monotonic)
 
 

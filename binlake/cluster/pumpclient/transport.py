@@ -17,8 +17,10 @@ from typing import Protocol
 import structlog
 from google.protobuf.message import DecodeError
 
+from binlake.base.varint import write_uvarint
 from binlake.rpc import Channel, PendingCall, RpcError, Status, Tls
 from binlake.wire.admin_pb2 import WriteBinlogsReq, WriteBinlogsResp
+from binlake.wire.build import LARGE_BYTES
 from binlake.wire.pump_pb2 import WriteBinlogReq, WriteBinlogResp
 
 log = structlog.get_logger()
@@ -77,10 +79,35 @@ _ONE_BY_ONE = frozenset({Status.UNIMPLEMENTED, Status.RESOURCE_EXHAUSTED})
 
 
 @dataclass(frozen=True, slots=True)
+class WriteRequest:
+    """A WriteBinlogReq; its payload may be in pieces."""
+
+    cluster_id: int
+    pieces: tuple[bytes, ...] = ()
+
+    @property
+    def payload(self) -> bytes:
+        """The payload in one piece."""
+        return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the payload."""
+        return sum(map(len, self.pieces))
+
+    def build_message(self) -> bytes | tuple[bytes, ...]:
+        """Its bytes; of a large one in pieces, so that none of them is copied."""
+        if self.size < LARGE_BYTES:
+            return WriteBinlogReq(clusterID=self.cluster_id, payload=self.payload).SerializeToString()
+        head = WriteBinlogReq(clusterID=self.cluster_id).SerializeToString()
+        return head + b"\x12" + write_uvarint(self.size), *self.pieces
+
+
+@dataclass(frozen=True, slots=True)
 class SentRequest:
     """A request to send; `done` receives its outcome."""
 
-    request: WriteBinlogReq
+    request: WriteRequest
     timeout_s: float
     done: Done
 
@@ -118,13 +145,13 @@ class RequestSender:
         if first is None:
             self._open = False
             return []
-        batch, size = [first], len(first.request.payload)
+        batch, size = [first], first.request.size
         while not self._one_by_one and len(batch) < _MOST and not self._sent.empty():
             sent = self._sent.get_nowait()
             if sent is None:
                 self._open = False
                 break
-            size += len(sent.request.payload)
+            size += sent.request.size
             if size > _MOST_BYTES:
                 self._held = sent
                 break
@@ -134,13 +161,13 @@ class RequestSender:
     def _begin(self, batch: list[SentRequest]) -> None:
         if len(batch) < 2 or self._one_by_one:
             for sent in batch:
-                self._start(METHOD, sent.request.SerializeToString(), [sent])
+                self._start(METHOD, sent.request.build_message(), [sent])
             return
         payloads = [sent.request.payload for sent in batch]
-        message = WriteBinlogsReq(cluster_id=batch[0].request.clusterID, payloads=payloads).SerializeToString()
+        message = WriteBinlogsReq(cluster_id=batch[0].request.cluster_id, payloads=payloads).SerializeToString()
         self._start(_MANY, message, batch)
 
-    def _start(self, method: str, message: bytes, batch: list[SentRequest]) -> None:
+    def _start(self, method: str, message: bytes | tuple[bytes, ...], batch: list[SentRequest]) -> None:
         try:
             call = self._channel.start(method, message, max(sent.timeout_s for sent in batch))
         except RpcError as error:
@@ -189,10 +216,10 @@ _CONNECT_S = 5.0
 class PumpConnection(Protocol):
     """A connection to one pump; thread-safe."""
 
-    def write(self, request: WriteBinlogReq, timeout_s: float) -> WriteRefusal | None:
+    def write(self, request: WriteRequest, timeout_s: float) -> WriteRefusal | None:
         """Send and wait for the outcome; None = stored."""
 
-    def send(self, request: WriteBinlogReq, timeout_s: float, done: Done) -> None:
+    def send(self, request: WriteRequest, timeout_s: float, done: Done) -> None:
         """Send without waiting; a thread of the connection calls `done` later, which must not block."""
 
     def close(self) -> None:
@@ -222,12 +249,12 @@ class RpcConnection:
         self._sender: threading.Thread | None = None
         self._closed = False
 
-    def write(self, request: WriteBinlogReq, timeout_s: float) -> WriteRefusal | None:
+    def write(self, request: WriteRequest, timeout_s: float) -> WriteRefusal | None:
         """See Connection."""
-        message = request.SerializeToString()
+        message = request.build_message()
         return read_outcome(lambda: self._channel.call(METHOD, message, timeout_s))
 
-    def send(self, request: WriteBinlogReq, timeout_s: float, done: Done) -> None:
+    def send(self, request: WriteRequest, timeout_s: float, done: Done) -> None:
         """See Connection."""
         with self._lock:
             closed = self._closed

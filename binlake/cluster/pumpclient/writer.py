@@ -20,14 +20,14 @@ from binlake.cluster.pumpclient.ends import Ends, TransactionEnd
 from binlake.cluster.pumpclient.follow import PumpList, PumpListFollower
 from binlake.cluster.pumpclient.pumps import ONLINE, Pumps, PumpState
 from binlake.cluster.pumpclient.strategy import build_strategy
-from binlake.cluster.pumpclient.transport import Connect, WriteRefusal, build_rpc_connect
+from binlake.cluster.pumpclient.transport import Connect, WriteRefusal, WriteRequest, build_rpc_connect
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
 from binlake.rpc import Tls
 from binlake.wire.binlog_pb2 import Binlog
-from binlake.wire.pump_pb2 import WriteBinlogReq
+from binlake.wire.build import serialize_in_pieces
 
 
-def send_all(requests: Iterable[tuple[PumpState, WriteBinlogReq]], timeout_s: float) -> list[WriteRefusal | None]:
+def send_all(requests: Iterable[tuple[PumpState, WriteRequest]], timeout_s: float) -> list[WriteRefusal | None]:
     """Send each request to its pump; returns the outcomes in order, None = stored."""
     waiting = list(requests)
     answers = _Answers(len(waiting))
@@ -250,18 +250,18 @@ class PumpClient:
                 self._prober = threading.Thread(target=self._probe, name="pumpclient-probe", daemon=True)
                 self._prober.start()
 
-    def _build_request(self, binlog: Binlog) -> WriteBinlogReq:
+    def _build_request(self, binlog: Binlog) -> WriteRequest:
         try:
-            payload = binlog.SerializeToString()
+            pieces = serialize_in_pieces(binlog)
         except EncodeError:
-            payload = b""
-        size = len(payload) or binlog.ByteSize()
+            pieces = ()
+        size = sum(map(len, pieces)) or binlog.ByteSize()
         if size > MAX_BYTES:
             where = {"start_ts": binlog.start_ts, "bytes": size, "limit": MAX_BYTES}
             raise Permanent("the binlog is too large", where=where, hint="split the transaction")
-        return WriteBinlogReq(clusterID=self._cluster_id, payload=payload)
+        return WriteRequest(self._cluster_id, pieces)
 
-    def _write_to_any(self, request: WriteBinlogReq, start_ts: int) -> PumpState:
+    def _write_to_any(self, request: WriteRequest, start_ts: int) -> PumpState:
         begun, tries = time.monotonic(), 0
         failed: dict[str, str] = {}
         while True:
@@ -282,7 +282,7 @@ class PumpClient:
                 failed = {}
                 self._stopped.wait(self._times.retry_prewrite)
 
-    def _try_every_pump(self, request: WriteBinlogReq, start_ts: int, failed: Mapping[str, str]) -> PumpState:
+    def _try_every_pump(self, request: WriteRequest, start_ts: int, failed: Mapping[str, str]) -> PumpState:
         """Try every online pump, whatever its errors so far; a success makes a pump usable again."""
         reasons = dict(failed)
         for pump in self._pumps.list_online():
@@ -327,7 +327,7 @@ class PumpClient:
             raise Permanent("this client wrote no prewrite for it", where={"start_ts": binlog.start_ts})
         return node_id
 
-    def _try(self, pump: PumpState, request: WriteBinlogReq) -> WriteRefusal | None:
+    def _try(self, pump: PumpState, request: WriteRequest) -> WriteRefusal | None:
         """None if it is stored, else the reason why not. Raises errors that a retry cannot fix."""
         return self._record_outcome(pump, pump.connection.write(request, self._times.write_timeout))
 
@@ -348,7 +348,7 @@ class PumpClient:
 
     def _probe(self) -> None:
         """Send an empty write to each avoided online pump (MISSION S0-40)."""
-        request = WriteBinlogReq(clusterID=self._cluster_id)
+        request = WriteRequest(self._cluster_id)
         while not self._stopped.wait(self._times.probe_interval):
             for pump in self._pumps.list_avoided():
                 self._probes += 1

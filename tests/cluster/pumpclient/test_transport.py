@@ -14,7 +14,7 @@ import pytest
 from support.certificates import certificate, trust_another
 
 from binlake.cluster.pumpclient import ClientOptions, PumpClient, WriteTimes
-from binlake.cluster.pumpclient.transport import WriteRefusal, build_rpc_connect
+from binlake.cluster.pumpclient.transport import WriteRefusal, WriteRequest, build_rpc_connect
 from binlake.errors import ConfigError, SourceUnavailable
 from binlake.rpc import Channel, PendingCall, Tls
 from binlake.wire import build, pump_pb2, pump_pb2_grpc
@@ -75,7 +75,7 @@ def test_tls_authenticates_both_sides(tmp_path: Path, server: grpc.Server, taker
     cert, key = (tmp_path / "cert.pem").read_bytes(), (tmp_path / "key.pem").read_bytes()
     port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, cert)], cert, True))
     server.start()
-    request = pump_pb2.WriteBinlogReq(clusterID=7, payload=P.SerializeToString())
+    request = WriteRequest(7, (P.SerializeToString(),))
     another = trust_another(tls, tmp_path / "another")
     for right, options in ((True, tls), (False, None), (False, Tls(tls.ca)), (False, another)):
         connection = build_rpc_connect(options)(f"127.0.0.1:{port}")
@@ -94,8 +94,8 @@ def test_closed_connection_returns_a_refusal_instead_of_raising() -> None:
     connection = build_rpc_connect()("127.0.0.1:1")
     connection.close()
     outcomes: list[WriteRefusal | None] = []
-    connection.send(pump_pb2.WriteBinlogReq(), 1.0, outcomes.append)
-    outcomes.append(connection.write(pump_pb2.WriteBinlogReq(), 1.0))
+    connection.send(WriteRequest(0), 1.0, outcomes.append)
+    outcomes.append(connection.write(WriteRequest(0), 1.0))
     assert all(refused is not None and "closed" in refused.text for refused in outcomes)
     assert len(outcomes) == 2
 
@@ -108,7 +108,7 @@ def test_closing_answers_pending_calls(server: grpc.Server, taker: Taker) -> Non
     connection = build_rpc_connect()(f"127.0.0.1:{port}")
     outcomes: queue.SimpleQueue[WriteRefusal | None] = queue.SimpleQueue()
     for _ in range(200):
-        connection.send(pump_pb2.WriteBinlogReq(), 120, outcomes.put)
+        connection.send(WriteRequest(0), 120, outcomes.put)
     connection.close()
     gate.set()
     answers = [outcomes.get(timeout=60) for _ in range(200)]
@@ -133,9 +133,9 @@ def test_unexpected_error_fails_only_one_call(server: grpc.Server, monkeypatch: 
     for place in (Channel, PendingCall):
         with monkeypatch.context() as broken:
             broken.setattr(place, "start" if place is Channel else "await_result", unforeseen)
-            connection.send(pump_pb2.WriteBinlogReq(), 60, outcomes.put)
+            connection.send(WriteRequest(0), 60, outcomes.put)
             assert outcomes.get(timeout=60) == WriteRefusal("ValueError: unforeseen")
-    connection.send(pump_pb2.WriteBinlogReq(), 60, outcomes.put)
+    connection.send(WriteRequest(0), 60, outcomes.put)
     assert outcomes.get(timeout=60) is None
     connection.close()
 
@@ -153,9 +153,9 @@ def test_only_a_message_above_a_limit_counts_as_too_large(
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     connection = build_rpc_connect()(f"127.0.0.1:{port}")
-    first = connection.write(pump_pb2.WriteBinlogReq(), 60)
+    first = connection.write(WriteRequest(0), 60)
     text = "grpc: received message larger than max (5 vs. 4)"
-    second = connection.write(pump_pb2.WriteBinlogReq(), 60)
+    second = connection.write(WriteRequest(0), 60)
     connection.close()
     assert [refused is not None and refused.too_large for refused in (first, second)] == [False, True]
 
@@ -164,7 +164,7 @@ def test_unix_socket_uses_no_tls_even_if_pumps_of_the_registry_do(short_path: Pa
     server.add_insecure_port(f"unix:{short_path}/pump.sock")
     server.start()
     connection = build_rpc_connect(certificate(short_path))(f"unix:{short_path}/pump.sock")
-    assert connection.write(pump_pb2.WriteBinlogReq(), 60) is None
+    assert connection.write(WriteRequest(0), 60) is None
     connection.close()
 
 
@@ -195,3 +195,15 @@ def test_closing_the_client_ends_retries(write: str, monkeypatch: pytest.MonkeyP
     client.close()
     thread.join(60)
     assert [error.message for error in failures] == ["the client was closed"]
+
+
+def test_a_large_payload_is_sent_without_a_copy() -> None:  # U-06
+    value = bytes(range(256)) * 8000
+    ddl = build.build_prewrite(5, b"k", value, ddl_query=b"create", ddl_job_id=3, ddl_schema_state=5)
+    odd = type(P).FromString(build.build_prewrite(5, b"k", value).SerializeToString() + b"\xa8\x06\x01")
+    for binlog, count in ((P, 1), (build.build_prewrite(5, b"k", value), 4), (ddl, 4), (odd, 2)):
+        message = WriteRequest(7, build.serialize_in_pieces(binlog)).build_message()
+        whole = message if isinstance(message, bytes) else b"".join(message)
+        payload = binlog.SerializeToString()
+        assert whole == pump_pb2.WriteBinlogReq(clusterID=7, payload=payload).SerializeToString()
+        assert count == (len(message) if isinstance(message, tuple) else 1)

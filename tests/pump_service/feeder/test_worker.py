@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from binlake.mysqlbinlog.definitions.changes import DefinitionChange
 from binlake.mysqlbinlog.model import LoggedSession, LoggedStatement, RowKind, RowsEvent, SourceTransaction, TableMap
 from binlake.mysqlbinlog.rowimage.replaced import REPLACED
 from binlake.mysqlbinlog.rowimage.transactions import Guard
+from binlake.pump_service.feeder import worker
 from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.metrics import render_metrics_page
 from binlake.pump_service.feeder.parts import Parts
@@ -185,6 +187,29 @@ def test_rows_are_published_in_batches_and_statements_alone_in_the_sources_order
     assert [job["query"] for job in world.journal.read_jobs()] == ["CREATE TABLE u (a INT)"]
     counts = world.worker.counts
     assert (counts.transactions, counts.ddls, counts.left_out, counts.log_bytes) == (4, 1, 0, 450)
+
+
+@pytest.mark.parametrize(("limit", "is_given_up"), [(1, True), (1 << 20, False)])
+def test_events_of_a_large_transaction_are_given_up_once_encoded(
+    world: World, monkeypatch: pytest.MonkeyPatch, limit: int, is_given_up: bool
+) -> None:
+    # U-06: they are as large as what is sent then.
+    monkeypatch.setattr(worker, "_LARGE_BYTES", limit)
+    image, write, held = bytes([0, 1, 0, 0, 0]) * 40, world.pumps.write_prewrites, list[bool]()
+
+    def look(binlogs: Sequence[pb.Binlog]) -> list[str]:
+        # This function has one reference, and the call one.
+        held.append(sys.getrefcount(image) > 2)
+        return write(binlogs)
+
+    monkeypatch.setattr(world.pumps, "write_prewrites", look)
+    event = TableMap(9, "app", "t", bytes([t.LONG]), (0,), (False,))
+    world.feed(
+        SourceTransaction("0-1-1", 1001, position(1), (RowsEvent(RowKind.INSERT, event, b"", b"\1", image),), size=100)
+    )
+    world.settle(1)
+    assert held == [not is_given_up]
+    assert (world.worker.counts.transactions, world.worker.counts.log_bytes) == (1, 100)
 
 
 def test_a_transaction_outside_the_lists_only_moves_the_position(world: World) -> None:
