@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-import ctypes
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
 
 from binlake.base import memory
 from binlake.base.memory import give_memory_back
 
-MIB = 1 << 20
+# In a process of its own: what other tests have freed would count.
+_FREE = """
+import ctypes, sys
+from pathlib import Path
+from binlake.base import memory
 
-
-def _read_resident() -> int:
+def read_resident():
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
+
+count, memory._LARGE_BYTES = int(sys.argv[1]), int(sys.argv[2])
+library = ctypes.CDLL(None)
+library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+blocks = [library.malloc(100_000) for _ in range(count)]
+for block in blocks:
+    ctypes.memset(block, 1, 100_000)
+# While the last one is in use, the allocator does not shrink by itself.
+for block in blocks[:-1]:
+    library.free(block)
+before = read_resident()
+memory.give_memory_back()
+print(before - read_resident() > count * 80_000)
+"""
 
 
 @pytest.mark.skipif(memory._find_function("mallinfo2") is None, reason="not GNU's C library")
@@ -27,21 +44,10 @@ def _read_resident() -> int:
         pytest.param(100, 0, False, id="not if there is little"),
     ],
 )
-def test_free_memory_is_given_back(monkeypatch: pytest.MonkeyPatch, count: int, large: int, given: bool) -> None:
-    monkeypatch.setattr(memory, "_LARGE_BYTES", large)
-    library = ctypes.CDLL(None)
-    library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    library.malloc_trim(0)
-    blocks = [library.malloc(100_000) for _ in range(count)]
-    for block in blocks:
-        ctypes.memset(block, 1, 100_000)
-    # While the last one is in use, the allocator does not shrink by itself.
-    for block in blocks[:-1]:
-        library.free(block)
-    before = _read_resident()
-    give_memory_back()
-    assert (before - _read_resident() > count * 80_000) is given
-    library.free(blocks[-1])
+def test_free_memory_is_given_back(count: int, large: int, given: bool) -> None:
+    command = [sys.executable, "-c", _FREE, str(count), str(large)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed == f"{given}\n"
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
