@@ -18,6 +18,7 @@ import argparse
 import json
 import logging
 import os
+import queue
 import sys
 import tempfile
 import threading
@@ -250,13 +251,13 @@ def _build_context(cluster: FeederSource, target: MariaDb, mirrors: bool) -> Sta
 
 def _run_windows(cluster: FeederSource, context: StageContext, began: float) -> float:
     """Run windows until the load is done and applied; returns the seconds since `began` when it was done."""
-    loaded_s = 0.0
+    # A run of windows goes on as long as the load does, so another thread looks when that is done.
+    loaded: queue.SimpleQueue[float] = queue.SimpleQueue()
+    threading.Thread(target=_wait_for_load, args=(cluster, began, loaded), daemon=True).start()
     while time.perf_counter() - began < _WAIT_S:
         load = _read_load(cluster)
-        if load.get("state") == "done":
-            loaded_s = loaded_s or time.perf_counter() - began
-            if (context.windows.find_landed_ts() or 0) >= int(load["commit_ts"]):
-                return loaded_s
+        if load.get("state") == "done" and (context.windows.find_landed_ts() or 0) >= int(load["commit_ts"]):
+            return loaded.get()
         if load:
             before = context.windows.find_landed_ts()
             run_window(context)
@@ -264,6 +265,12 @@ def _run_windows(cluster: FeederSource, context: StageContext, began: float) -> 
                 continue
         time.sleep(_POLL_S)
     raise SystemExit(f"the load did not end within {_WAIT_S:.0f} s")
+
+
+def _wait_for_load(cluster: FeederSource, began: float, loaded: queue.SimpleQueue[float]) -> None:
+    while _read_load(cluster).get("state") != "done":
+        time.sleep(_POLL_S)
+    loaded.put(time.perf_counter() - began)
 
 
 def _refuse_spark() -> NoReturn:
