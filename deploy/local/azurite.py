@@ -2,47 +2,37 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
 import pyarrow.fs as fs
 
-from deploy.local.ports import HOST, free_port
-from deploy.local.process import Child
+from deploy.local.ports import HOST
+from deploy.local.storeserver import StoreServer
 from deploy.setup.azurite import install
 
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """The account that Azurite always has, and its key, which is public."""
-_START_S = 60.0
 
 
-class Azurite:
+class Azurite(StoreServer):
     """One account; `url` is its endpoint. `folder`: of its log, otherwise a temporary one."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._own = folder is None
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="binlake-azurite-"))
-        self.port = free_port()
-        self.url = f"http://{HOST}:{self.port}/{ACCOUNT}"
+        super().__init__("azurite", folder)
+        self.url = f"{self.url}/{ACCOUNT}"
+
+    def build_command(self) -> Sequence[str | Path]:
         node, script = install()
         # Newer clients name versions of the interface that it does not know, and it serves them.
         words = ["--inMemoryPersistence", "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
-        command: list[str | Path] = [node, script, *words, "--blobHost", HOST, "--blobPort", str(self.port)]
-        self._service = Child("azurite", command, self.folder)
+        return [node, script, *words, "--blobHost", HOST, "--blobPort", str(self.port)]
 
-    def start(self) -> Azurite:
-        """Start, and return when it answers. Raises ProcessError."""
-        self._service.start().wait_until(self._answers, _START_S)
-        return self
-
-    def stop(self) -> None:
-        """Stop it; all blobs are lost."""
-        self._service.stop()
-        if self._own:
-            shutil.rmtree(self.folder, ignore_errors=True)
+    def accepts(self, answer: httpx.Response) -> bool:
+        # It refuses: nothing signed the request.
+        return answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR
 
     def open_files(self) -> fs.FileSystem:
         """Arrow's file system of the account; paths begin with the container."""
@@ -55,16 +45,3 @@ class Azurite:
     def create_container(self, name: str) -> None:
         """Create the container; an existing one stays as it is."""
         self.open_files().create_dir(name)
-
-    def _answers(self) -> bool:
-        try:
-            # It refuses: nothing signed this.
-            return httpx.get(self.url).status_code < httpx.codes.INTERNAL_SERVER_ERROR
-        except httpx.TransportError:
-            return False
-
-    def __enter__(self) -> Azurite:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
