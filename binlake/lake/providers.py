@@ -17,7 +17,7 @@ from binlake.lake.access import AZURE_SCHEME, Access, Keys, locate_below
 
 if TYPE_CHECKING:
     import pyarrow.fs as fs
-    from obstore.store import AzureConfig, AzureStore, S3Config, S3Store
+    from obstore.store import AzureConfig, AzureStore, RetryConfig, S3Config, S3Store
 
     Objects: TypeAlias = S3Store | AzureStore
 
@@ -44,6 +44,10 @@ class Provider(Protocol):
 
     def build_objects(self, path: str, access: Access, keys: Keys | None, retry_s: float) -> Objects:
         """The objects below `path`; an error is tried again for `retry_s`."""
+
+
+def _build_retries(retry_s: float) -> RetryConfig:
+    return {"max_retries": 10, "retry_timeout": timedelta(seconds=retry_s)}
 
 
 class S3Provider:
@@ -79,7 +83,7 @@ class S3Provider:
             prefix=prefix,
             config=config,
             client_options={"allow_http": access.is_plain},
-            retry_config={"max_retries": 10, "retry_timeout": timedelta(seconds=retry_s)},
+            retry_config=_build_retries(retry_s),
         )
 
 
@@ -145,7 +149,7 @@ class AzureProvider:
             prefix=prefix,
             config=config,
             client_options={"allow_http": access.is_plain},
-            retry_config={"max_retries": 10, "retry_timeout": timedelta(seconds=retry_s)},
+            retry_config=_build_retries(retry_s),
         )
 
 
