@@ -4,7 +4,6 @@ name, which fails if there is one. So of two writers of a version one is refused
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import uuid
@@ -16,7 +15,7 @@ import structlog
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from binlake.lake.storetable import Action
+from binlake.lake.storetable import Action, format_commit
 
 log = structlog.get_logger(__name__)
 
@@ -30,12 +29,10 @@ def commit_actions(path: str, table: DeltaTable, actions: Sequence[Action], abou
     `table` is at that version afterwards. Raises CommitFailedError if there is one already, OSError.
     """
     version = table.version() + 1
-    info = {"timestamp": int(time.time() * 1000), "engineInfo": "binlake", **about}
-    lines = [{"commitInfo": info}, *actions]
     folder = Path(path) / "_delta_log"
     own = folder / f"_commit_{uuid.uuid4()}.json.tmp"
     try:
-        own.write_text("\n".join(json.dumps(line, separators=(",", ":")) for line in lines), encoding="utf-8")
+        own.write_bytes(format_commit(actions, about))
         os.link(own, folder / f"{version:020}.json")
     except FileExistsError as error:
         raise CommitFailedError(f"version {version} of {path} was committed by another process") from error

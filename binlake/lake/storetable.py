@@ -171,9 +171,7 @@ class StoreTable:
         whether it was committed.
         """
         own = uuid.uuid4().hex
-        info = {"timestamp": int(time.time() * 1000), "engineInfo": "binlake", _OWN: own, **about}
-        lines = [{"commitInfo": info}, *actions]
-        body = "\n".join(json.dumps(line, separators=(",", ":")) for line in lines).encode()
+        body = format_commit(actions, {_OWN: own, **about})
         with self._lock:
             version = self.version() + 1
             if not self._put(version, body, own):
@@ -234,6 +232,12 @@ class StoreTable:
     def _keep(self, text: bytes) -> None:
         if self._copy is not None:
             self._copy.keep(self._version, text)
+
+
+def format_commit(actions: Sequence[Action], about: Mapping[str, Any]) -> bytes:
+    """The file of the log that commits `actions`, now, with `about` as the commit's information."""
+    info = {"timestamp": int(time.time() * 1000), "engineInfo": "binlake", **about}
+    return "\n".join(json.dumps(line, separators=(",", ":")) for line in [{"commitInfo": info}, *actions]).encode()
 
 
 def build_add(path: str, values: Mapping[str, str], size: int, stats: str, *, is_change: bool = True) -> Action:
