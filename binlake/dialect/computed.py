@@ -18,16 +18,17 @@ from binlake.dialect.unlogged import find_unlogged_variable
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema.names import fold_name
 from binlake.rows.schema.session import SourceSession
+from binlake.statements.ddlsteps import RequireNoRows
 from binlake.statements.generation import (
+    depends_on_zone,
     find_filled_operands,
+    is_computed,
     is_proven,
     list_expressions,
     list_recomputed,
     may_store,
 )
 from binlake.statements.literal import quote, quote_name
-from binlake.statements.requiredrows import RequireNoRows
-from binlake.statements.writtencolumns import depends_on_zone, is_computed
 
 _AFTER_TYPE = ("NOT", "NULL", "COMMENT", "UNIQUE", "PRIMARY", "KEY", "FIRST", "AFTER")
 _AFTER_DEFINITION = ("UNIQUE", "PRIMARY", "KEY", "FIRST", "AFTER")

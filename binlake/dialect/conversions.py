@@ -23,7 +23,7 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import PUBLIC
 from binlake.rows.schema.names import fold_name
 from binlake.rows.schema.session import SourceSession
-from binlake.statements.castvalues import CastStep
+from binlake.statements.ddlsteps import CastStep
 from binlake.statements.literal import quote, quote_name
 
 SHADOW = "_binlake_cast_"

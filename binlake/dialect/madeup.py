@@ -15,8 +15,8 @@ from binlake.dialect.unlogged import CHARSET, find_unlogged_variable
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.session import SourceSession
+from binlake.statements.ddlsteps import RequireNoRows
 from binlake.statements.literal import quote_name
-from binlake.statements.requiredrows import RequireNoRows
 
 _ZERO_STAYS = 1 << 19
 """NO_AUTO_VALUE_ON_ZERO in sql_mode, in both families."""

@@ -28,7 +28,7 @@ from binlake.health.values import build_position_view, format_utc
 from binlake.lake.failures import FAILURE, Failure
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import ENDED, FEED, list_required_stages, name_feed_sink
-from binlake.window.eventrow import EventRow
+from binlake.window.events import EventRow
 
 WINDOWS = 20
 """Published windows whose topics are listed."""

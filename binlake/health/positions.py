@@ -20,8 +20,7 @@ from binlake.health.values import (
     parse_detail,
 )
 from binlake.pipeline import parse_feed_sink
-from binlake.window import asides
-from binlake.window.eventrow import EventRow
+from binlake.window.events import ASIDE, EventRow, list_set_aside
 
 WINDOWS = 25
 """The newest landed windows among which the last one with rows is searched."""
@@ -72,8 +71,8 @@ def _list_shard_locks(log: WindowEvents) -> list[dict[str, Any]]:
 
 def _list_tables_set_aside(log: WindowEvents) -> list[dict[str, Any]]:
     """The tables that are set aside, according to the last event of each."""
-    events = log.read_last_events((asides.STAGE,), _ASIDE_EVENTS)[::-1]
-    return [{**table, "since": build_ts_view(int(table["since"]))} for table in asides.list_set_aside(events)]
+    events = log.read_last_events((ASIDE,), _ASIDE_EVENTS)[::-1]
+    return [{**table, "since": build_ts_view(int(table["since"]))} for table in list_set_aside(events)]
 
 
 def _find_blocked_since(log: WindowEvents, last_plan: EventRow) -> int:

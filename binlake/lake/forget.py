@@ -11,7 +11,7 @@ from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.pipeline import BY_NAME
-from binlake.window.remembered import FORGOTTEN, RememberedMember
+from binlake.window.membership import FORGOTTEN, RememberedMember
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from binlake.base.lakecolumns import PumpMember
 from binlake.lake.control import ControlTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import PUMP_MEMBER
-from binlake.window.remembered import RememberedMember
+from binlake.window.membership import RememberedMember
 
 
 class MemberTable:

@@ -33,7 +33,7 @@ from binlake.spark_jobs.tables.again import derive_net_again, render_again
 from binlake.spark_jobs.tables.compacted import read_newest
 from binlake.spark_jobs.tables.pinned import compute_rows_digest, read_target_position
 from binlake.spark_jobs.tables.sinks import read_sql_window
-from binlake.statements.digests import INDEX, compute_digest_of_index
+from binlake.statements.batch import INDEX, compute_digest_of_index
 from binlake.window.derived import CompactManifest
 
 log = structlog.get_logger(__name__)

@@ -17,8 +17,7 @@ from binlake.repair.verify.sqltable import SqlTable
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements import BatchLimits, PreserveStatements, TableStatements
-from binlake.statements.counts import KeyCounts
-from binlake.statements.keyconditions import KeyConditions, list_deleted_keys
+from binlake.statements.conditions import KeyConditions, KeyCounts, list_deleted_keys
 from binlake.target import TargetSession
 from binlake.target.apply.presence import find_present_keys
 

@@ -20,8 +20,14 @@ from support.mariadb import MariaDb
 
 from binlake.config.target import TargetSection
 from binlake.errors import TargetUnavailable
-from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, compute_statement_digest
-from binlake.statements.digests import compute_digest_of_index, convert_batch_to_row
+from binlake.statements.batch import (
+    UNCHECKED,
+    Phase,
+    StatementBatch,
+    compute_digest_of_index,
+    compute_statement_digest,
+    convert_batch_to_row,
+)
 from binlake.target import ApplyResult, ExpectedState, SegmentPlan, TargetSession, WriteAhead, apply_window
 from binlake.target.apply import ordered
 from binlake.target.definitions.definitions import read_definitions

@@ -29,7 +29,7 @@ from binlake.repair.verify.sqltable import Digest
 from binlake.repair.verify.texts import Hashes, Texts
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
-from binlake.statements.columns import build_images_from_rows
+from binlake.statements.literal import build_images_from_rows
 
 _MODULUS = 1 << 64
 

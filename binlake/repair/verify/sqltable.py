@@ -13,10 +13,14 @@ from binlake.repair.verify.chunks import ChunkPlan, Cuts, render_after_key
 from binlake.repair.verify.differences import Row
 from binlake.repair.verify.keyorder import AnyKey, Key, KeyOrder
 from binlake.rows.schema import ColumnInfo
-from binlake.statements.keyconditions import TERMS_A_STATEMENT, format_keys_condition
-from binlake.statements.keyless import format_image_condition
-from binlake.statements.literal import format_match, quote_name, quote_qualified_name
-from binlake.statements.servertexts import build_text_reader, render_column_sql
+from binlake.statements.conditions import TERMS_A_STATEMENT, format_image_condition, format_keys_condition
+from binlake.statements.literal import (
+    build_text_reader,
+    format_match,
+    quote_name,
+    quote_qualified_name,
+    render_column_sql,
+)
 from binlake.target.session.session import TargetSession
 
 MOST_BUCKETS = 16

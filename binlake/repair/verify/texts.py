@@ -17,12 +17,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.compare.values import build_canonical_converter
+from binlake.compare import build_canonical_converter
 from binlake.rows.codec.floats import as_float32, format_double
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements.literal import quote_name
-from binlake.statements.servertexts import is_bytes, render_column_sql, render_text_sql
+from binlake.statements.literal import is_bytes, quote_name, render_column_sql, render_text_sql
 
 Hashes = npt.NDArray[np.uint64]
 Texts = Mapping[str, Sequence[str | None]]

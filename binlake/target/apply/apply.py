@@ -23,7 +23,7 @@ from binlake.config.target import TargetSection
 from binlake.errors import BinlakeError, CheckpointConflict, ConfigError
 from binlake.statements.batch import INJECTED, REPLACED
 from binlake.statements.literal import quote_qualified_name
-from binlake.statements.preserve import format_copy_prefix
+from binlake.statements.render import format_copy_prefix
 from binlake.target.apply import atomic, ordered, parallel
 from binlake.target.apply.batches import SegmentCounts
 from binlake.target.apply.opening import is_window_applied, open_or_resume, require_complete_ledger

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from binlake.base.redaction import redact_condition, redact_sql
 from binlake.errors import Drift, TargetRefused
 from binlake.statements.batch import UNCHECKED, StatementBatch, parse_statement_table
-from binlake.statements.keyconditions import list_deleted_keys
+from binlake.statements.conditions import list_deleted_keys
 from binlake.target.claim.aside import select_part_to_run
 from binlake.target.claim.progress import AppliedAs, TargetProgress, WindowLedger, is_recorded, write_progress
 from binlake.target.claim.run import ApplyRun

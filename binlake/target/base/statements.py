@@ -19,8 +19,8 @@ from binlake.errors import ConfigError
 from binlake.mysqlbinlog.dumpfolder import DumpFolder, Name, open_dump_file, read_dump_statements
 from binlake.rules import Rules
 from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, compute_statement_digest
-from binlake.statements.lenient import render_lenient
 from binlake.statements.literal import quote_name, quote_qualified_name
+from binlake.statements.render import render_lenient
 from binlake.target.base.scan import DumpedRows, read_inserts
 from binlake.target.segments import SegmentPlan
 

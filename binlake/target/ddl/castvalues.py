@@ -11,10 +11,16 @@ from collections.abc import Iterator, Sequence
 from binlake.errors import TargetRefused
 from binlake.rows.codec.casts import CastMoment, UnknownCast, cast_text
 from binlake.rows.schema import ColumnInfo
-from binlake.statements.castvalues import CastStep
-from binlake.statements.keyless import format_image_condition
-from binlake.statements.literal import choose_literal_kind, format_match, format_value_literal, quote_name
-from binlake.statements.servertexts import build_text_reader, render_column_sql
+from binlake.statements.conditions import format_image_condition
+from binlake.statements.ddlsteps import CastStep
+from binlake.statements.literal import (
+    build_text_reader,
+    choose_literal_kind,
+    format_match,
+    format_value_literal,
+    quote_name,
+    render_column_sql,
+)
 from binlake.target.session.session import TargetSession
 
 _READ_ROWS = 2000

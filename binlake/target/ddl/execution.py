@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 from binlake.dialect.conversions import RESTORES, SHADOW
 from binlake.errors import TargetRefused
-from binlake.statements.castvalues import CastStep
+from binlake.statements.ddlsteps import CastStep, RefusedStatement, RequireNoRows
 from binlake.statements.literal import quote_name, quote_qualified_name
-from binlake.statements.requiredrows import RefusedStatement, RequireNoRows
 from binlake.target.ddl.castvalues import run_cast_step
 from binlake.target.session.failures import get_error_code
 from binlake.target.session.session import TargetSession

@@ -16,7 +16,7 @@ from binlake.dialect.replacement import find_altered_table, put_table_name
 from binlake.errors import TargetRefused
 from binlake.statements.batch import StatementBatch
 from binlake.statements.literal import quote_qualified_name
-from binlake.statements.preserve import format_copy_prefix
+from binlake.statements.render import format_copy_prefix
 from binlake.target.ddl.operatorproof import read_lines
 from binlake.target.definitions.forms import Name
 from binlake.target.session.session import TargetSession

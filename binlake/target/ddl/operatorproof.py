@@ -17,7 +17,7 @@ from binlake.dialect.tokens import tokenize
 from binlake.errors import TargetRefused
 from binlake.statements.batch import INJECTED, REPLACED, StatementBatch
 from binlake.statements.literal import quote_qualified_name
-from binlake.statements.preserve import format_copy_prefix
+from binlake.statements.render import format_copy_prefix
 from binlake.target.ddl.proof import Evidence, Verdict, judge
 from binlake.target.definitions.definitions import read_create_statement
 from binlake.target.definitions.forms import Name

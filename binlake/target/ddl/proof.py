@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from binlake.config.target import TargetSection
 from binlake.statements.literal import quote_qualified_name
-from binlake.statements.preserve import format_copy_prefix
+from binlake.statements.render import format_copy_prefix
 from binlake.target.definitions.definitions import (
     ExpectedState,
     compare_definitions,

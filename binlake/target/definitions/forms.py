@@ -20,7 +20,7 @@ from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import PUBLIC
 from binlake.rows.schema.names import fold_name
-from binlake.statements.writtencolumns import is_computed
+from binlake.statements.generation import is_computed
 
 Name = tuple[str, str]
 """(database, table); an empty table means the database."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from binlake.statements.batch import StatementBatch
-from binlake.statements.digests import convert_batch_to_row, restore_checked_batch
+from binlake.statements.batch import StatementBatch, convert_batch_to_row, restore_checked_batch
 from binlake.target.definitions.definitions import ExpectedState
 from binlake.target.segments import SegmentPlan
 from binlake.window.manifest import ApplyManifest

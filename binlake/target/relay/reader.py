@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from binlake.errors import ImmutableWindow, LostRange, WireError
-from binlake.statements.batch import StatementBatch
-from binlake.statements.digests import INDEX, compute_digest_of_index
+from binlake.statements.batch import INDEX, StatementBatch, compute_digest_of_index
 from binlake.target.relay.files import RelayFile, RelayStorage
 from binlake.target.relay.items import FORMAT, Item, decode_batch, decode_segment
 from binlake.target.relay.records import Damaged, read_record_at, read_records

@@ -14,7 +14,7 @@ from binlake.base.dialects import Dialect
 from binlake.base.sqllink import SqlLink, build_tls_arguments, show_bytes_too
 from binlake.config.target import TargetSection
 from binlake.errors import TargetRefused, TargetUnavailable, UnknownOutcome
-from binlake.statements.lenient import render_lenient
+from binlake.statements.render import render_lenient
 from binlake.target.session.failures import get_error_code, translate_error
 from binlake.target.session.virtualcolumns import (
     COLUMNS_SQL,

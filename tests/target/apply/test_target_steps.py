@@ -17,7 +17,7 @@ from binlake.base.sections.rules import LoopbackSection
 from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, Drift, TargetUnavailable
 from binlake.statements.batch import INJECTED, REPLACED
-from binlake.statements.preserve import format_copy_prefix
+from binlake.statements.render import format_copy_prefix
 from binlake.target import ExpectedState, SegmentPlan, StatementSource, TargetSession, apply_window
 from binlake.target.apply.apply import choose_mode
 from binlake.target.claim.loopback import LoopbackMarks

@@ -20,8 +20,7 @@ from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.session import SourceSession
-from binlake.statements.castvalues import CastStep
-from binlake.statements.requiredrows import RequireNoRows
+from binlake.statements.ddlsteps import CastStep, RequireNoRows
 from binlake.target import TargetSession
 from binlake.target.ddl import castvalues
 from binlake.target.ddl.castvalues import run_cast_step

@@ -1,4 +1,4 @@
-"""The source cluster as a stage sees it: PD, the registry, the pumps' own answers, and the DDL history."""
+"""The source cluster as a window sees it: PD, the registry, the pumps' own answers, and the DDL history."""
 
 from __future__ import annotations
 
@@ -6,13 +6,38 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
+from binlake.base.diskuse import DiskUse
 from binlake.cluster.placement import NodeRegistry, PdClient, open_placement
+from binlake.cluster.pumpclient import PumpReader
 from binlake.cluster.source import SqlHistory, TidbSource
 from binlake.cluster.source.catalogs import check_catalogs
 from binlake.config import Replication
+from binlake.errors import WireError
 from binlake.rpc import Tls
 from binlake.window.membership import Probe
-from binlake.window.probing import ask_pump
+
+
+def ask_pump(host: str, cluster_id: int, timeout_s: float, tls: Tls | None = None) -> Probe:
+    """The state that the pump at `host` (HOST:PORT) reports. Raises SourceUnavailable."""
+    try:
+        info = PumpReader(host, cluster_id, timeout_s=timeout_s, tls=tls).read_info()
+    except WireError:
+        # An original pump has no Info service. The registry's entry and the proof in the pull must suffice.
+        return Probe()
+    return Probe(
+        store_uuid=info.store_uuid,
+        max_commit_ts=info.max_commit_ts,
+        gc_ts=info.gc_ts,
+        last_error=info.last_error,
+        node_id=info.node_id,
+        late_commits=info.late_commits,
+        early_commits=info.early_commits,
+        status_queries=info.status_queries,
+        lost_commit_ts=info.lost_commit_ts,
+        unmatched=info.unmatched_prewrites,
+        oldest_start_ts=info.oldest_unmatched_start_ts,
+        disk=DiskUse(info.disk_stored, info.disk_free, info.disk_size),
+    )
 
 
 @dataclass(frozen=True)
