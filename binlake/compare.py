@@ -28,6 +28,15 @@ _TOKEN = re.compile(
 )
 _ELEMENT = re.compile(r"'(?:[^']|'')*'")
 _WITH_COLLATION = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set")
+Raw = str | bytes | None
+"""A value as a text-protocol client receives it: text, bytes for binary types, or NULL."""
+FLOAT_DIGITS = "FLOAT shown in exponent form: 6 digits compared"
+ZEROFILL = "ZEROFILL: compared without padding"
+JSON_VALUE = "JSON: compared as a value, not as text"
+LATIN1_TEXT = "text that is not UTF-8: compared as latin1"
+JSON_DEEP = "JSON nested deeper than 31 levels: text that MariaDB's own JSON functions refuse"
+_MARIADB_JSON_LEVELS = 31
+_TEXTS = frozenset(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"))
 
 
 @dataclass(frozen=True)
@@ -199,19 +208,6 @@ def _parse_key_columns(tokens: Sequence[str]) -> Iterator[tuple[str, int]]:
 def unquote(token: str) -> str:
     """The name without its back quotes, or the token itself if it has none."""
     return token[1:-1].replace("``", "`") if token.startswith("`") else token
-
-
-Raw = str | bytes | None
-"""A value as a text-protocol client receives it: text, bytes for binary types, or NULL."""
-
-FLOAT_DIGITS = "FLOAT shown in exponent form: 6 digits compared"
-ZEROFILL = "ZEROFILL: compared without padding"
-JSON_VALUE = "JSON: compared as a value, not as text"
-LATIN1_TEXT = "text that is not UTF-8: compared as latin1"
-JSON_DEEP = "JSON nested deeper than 31 levels: text that MariaDB's own JSON functions refuse"
-
-_MARIADB_JSON_LEVELS = 31
-_TEXTS = frozenset(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"))
 
 
 def decode_captured_value(value: object) -> Raw:

@@ -35,6 +35,8 @@ from binlake.rows.schema import TableDef
 Indexes = npt.NDArray[np.int64]
 _ORDER = (History.COMMIT_TS, History.START_TS, Mutation.SEQ)
 _IMAGES = {"insert": (False, True), "update": (True, True), "delete": (True, False)}
+Kind = Literal["added", "removed", "changed"]
+KINDS: tuple[Kind, ...] = ("added", "removed", "changed")
 
 
 @dataclass(frozen=True)
@@ -148,10 +150,6 @@ def _flatten(image: pa.MapArray) -> tuple[pa.Array, pa.Array]:
 
 def _read_image(image: pa.Scalar) -> dict[str, str]:
     return {name: value for name, value in image.as_py() if value is not None}
-
-
-Kind = Literal["added", "removed", "changed"]
-KINDS: tuple[Kind, ...] = ("added", "removed", "changed")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Events of the SQL sink's position in the table `window`: another hand moved it, or it is back where Binlake left it.
 
-The target's own record decides (`binlake.target.claim.checkpointrow`); these events only tell what happened, once each.
+The target's own record decides (`binlake.target.claim.checkpoint`); these events only tell what happened, once each.
 """
 
 from __future__ import annotations

@@ -17,12 +17,32 @@ from binlake.errors import ImmutableWindow, Permanent
 
 UNCHECKED = -1
 """In `expect`: the number of affected rows is not checked (REPLACE counts removed rows too)."""
-
-
 REPLACED: Final = "replaced"
 """The kind of a DDL with which an operator replaced the source's."""
 INJECTED: Final = "injected"
 """The kind of a DDL that an operator inserted between changes of the source."""
+# The beginnings that `changes.ordered.forms` and `lenient` give to statements on rows.
+_NAME = r"`((?:[^`]|``)+)`"
+_LENIENT = r"(?:SET STATEMENT sql_mode = '[A-Z_,]*' FOR )?"
+_HINT = r"(?: /\*\+ SET_VAR\(sql_mode = '[A-Z_,]*'\) \*/)?"
+_BEGINNING = re.compile(rf"{_LENIENT}(?:(?:INSERT|REPLACE){_HINT} INTO|DELETE FROM|UPDATE{_HINT}) {_NAME}\.{_NAME}[ (]")
+INDEX = (
+    Statement.SEGMENT,
+    Statement.PHASE,
+    Statement.BATCH,
+    Statement.DB,
+    Statement.TABLE,
+    Statement.ROWS,
+    Statement.DIGEST,
+    Statement.ROUND,
+    Statement.QUEUE,
+    Statement.WHOLE_TS,
+)
+"""The columns of a batch that the digest of a window covers."""
+MAX_STATEMENT_BYTES = 4 << 20
+"""Limit of one statement's text: a quarter of MariaDB's default max_allowed_packet."""
+PACKET_MARGIN = 1 << 10
+"""A generous allowance for the bytes of a packet besides the statement's text."""
 
 
 class Phase(IntEnum):
@@ -90,13 +110,6 @@ def compute_statement_digest(sql: Sequence[str | bytes]) -> str:
     return digest.hexdigest()
 
 
-# The beginnings that `changes.ordered.forms` and `lenient` give to statements on rows.
-_NAME = r"`((?:[^`]|``)+)`"
-_LENIENT = r"(?:SET STATEMENT sql_mode = '[A-Z_,]*' FOR )?"
-_HINT = r"(?: /\*\+ SET_VAR\(sql_mode = '[A-Z_,]*'\) \*/)?"
-_BEGINNING = re.compile(rf"{_LENIENT}(?:(?:INSERT|REPLACE){_HINT} INTO|DELETE FROM|UPDATE{_HINT}) {_NAME}\.{_NAME}[ (]")
-
-
 def parse_statement_table(sql: str) -> tuple[str, str]:
     """(database, table) that `sql` inserts into, replaces in, deletes from or updates. Raises Permanent for others."""
     found = find_statement_table(sql)
@@ -112,21 +125,6 @@ def find_statement_table(sql: str) -> tuple[str, str] | None:
         return None
     db, table = (name.replace("``", "`") for name in match.groups())
     return db, table
-
-
-INDEX = (
-    Statement.SEGMENT,
-    Statement.PHASE,
-    Statement.BATCH,
-    Statement.DB,
-    Statement.TABLE,
-    Statement.ROWS,
-    Statement.DIGEST,
-    Statement.ROUND,
-    Statement.QUEUE,
-    Statement.WHOLE_TS,
-)
-"""The columns of a batch that the digest of a window covers."""
 
 
 def compute_digest_of_index(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -156,13 +154,6 @@ def restore_checked_batch(row: Mapping[str, Any]) -> StatementBatch:
         )
     phase, expect = Phase(row[Statement.PHASE]), tuple(row[Statement.EXPECT])
     return StatementBatch(**{**row, "phase": phase, "sql": tuple(sql), "expect": expect})
-
-
-MAX_STATEMENT_BYTES = 4 << 20
-"""Limit of one statement's text: a quarter of MariaDB's default max_allowed_packet."""
-
-PACKET_MARGIN = 1 << 10
-"""A generous allowance for the bytes of a packet besides the statement's text."""
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,14 @@ the list, and they limit the memory that finding its ranges may take."""
 _OR = " OR "
 _PROVEN_CHARSETS = frozenset({"utf8mb4", "utf8mb3", "utf8", "binary"})
 _PROVEN = t.INTEGERS | t.DATES | t.MOMENTS | {t.NEWDECIMAL, t.YEAR} | (t.STRINGS - t.BLOBS)
+_LITERAL = r"X?'(?:[^'\\]|\\.)*'|0x[0-9A-Fa-f]+|[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?"
+_NAME = r"`(?:[^`]|``)+`"
+_DELETE = re.compile(rf"DELETE FROM ({_NAME}\.{_NAME}) WHERE (.*)", re.DOTALL)
+_LIST = re.compile(rf"(?:({_NAME})|\(({_NAME}(?:,{_NAME})+)\)) IN \((.*)", re.DOTALL)
+_PAIR = re.compile(rf"({_NAME}) ?= ?({_LITERAL})", re.DOTALL)
+_CHARACTERS = t.STRINGS
+_LEAST = 4
+"""Minimum average number of keys per range; below it, a list is shorter."""
 
 
 def finds_row_values(columns: Sequence[ColumnInfo], dialect: Dialect) -> bool:
@@ -143,13 +151,6 @@ def _format_tuple(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"({','.join(names)})"
 
 
-_LITERAL = r"X?'(?:[^'\\]|\\.)*'|0x[0-9A-Fa-f]+|[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?"
-_NAME = r"`(?:[^`]|``)+`"
-_DELETE = re.compile(rf"DELETE FROM ({_NAME}\.{_NAME}) WHERE (.*)", re.DOTALL)
-_LIST = re.compile(rf"(?:({_NAME})|\(({_NAME}(?:,{_NAME})+)\)) IN \((.*)", re.DOTALL)
-_PAIR = re.compile(rf"({_NAME}) ?= ?({_LITERAL})", re.DOTALL)
-
-
 def list_deleted_keys(sql: str) -> list[str]:
     """For a DELETE by key: one query for each of its keys, which gives a row if the key is there. Else empty."""
     match = _DELETE.match(sql)
@@ -171,9 +172,6 @@ def _split_condition(condition: str) -> Iterator[tuple[list[str], list[str]]]:
         literals = [literal for _, literal in pairs]
     for start in range(0, len(literals), len(names) or 1):
         yield names, literals[start : start + len(names)]
-
-
-_CHARACTERS = t.STRINGS
 
 
 def format_image_condition(text: str | None, column: ColumnInfo, dialect: Dialect) -> str:
@@ -214,10 +212,6 @@ def _format_template(column: ColumnInfo, dialect: Dialect) -> str:
     if format_exact_name(column) != name:
         return f"{name} <=> \0 AND {format_exact_name(column)} <=> CAST(\0 AS BINARY)"
     return f"{name} <=> \0"
-
-
-_LEAST = 4
-"""Minimum average number of keys per range; below it, a list is shorter."""
 
 
 class KeyCounts:

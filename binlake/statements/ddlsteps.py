@@ -19,6 +19,13 @@ from binlake.rows.schema.session import SourceSession
 from binlake.statements.batch import StatementBatch
 
 _HEAD, _REFUSES = "BINLAKE REQUIRES ", "BINLAKE REFUSES "
+_CONVERTS = "BINLAKE CONVERTS "
+_TYPE = ("id", "name", "tp", "flag", "flen", "decimal", "charset", "collate", "elems")
+"""The fields of a column on which its texts, literals and conversions depend."""
+_NOTHING: dict[str, Any] = {
+    "offset": 0, "state": 5, "default": None, "default_bit": None, "default_is_expr": False, "origin_default": None,
+    "origin_default_bit": None, "generated_expr": "", "generated_stored": False, "hidden": False, "comment": "",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,15 +70,6 @@ class RefusedStatement:
     def find_in(cls, sql: str) -> RefusedStatement | None:
         """The refusal that `sql` is; None for any other statement."""
         return cls(json.loads(sql.removeprefix(_REFUSES))) if sql.startswith(_REFUSES) else None
-
-
-_CONVERTS = "BINLAKE CONVERTS "
-_TYPE = ("id", "name", "tp", "flag", "flen", "decimal", "charset", "collate", "elems")
-"""The fields of a column on which its texts, literals and conversions depend."""
-_NOTHING: dict[str, Any] = {
-    "offset": 0, "state": 5, "default": None, "default_bit": None, "default_is_expr": False, "origin_default": None,
-    "origin_default_bit": None, "generated_expr": "", "generated_stored": False, "hidden": False, "comment": "",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)

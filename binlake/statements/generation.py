@@ -25,6 +25,9 @@ _DATE_PARTS = {"year": 9999, "month": 12, "day": 31, "dayofmonth": 31, "hour": 2
 _OF_TIME = ("hour", "minute", "second")
 _SIGNED, _UNSIGNED = (-(1 << 63), (1 << 63) - 1), (0, (1 << 64) - 1)
 _NAME = re.compile(r"`((?:[^`]|``)+)`")
+_Operand = tuple[str, int, bool]
+"""Name (lower case), type and sign of a column."""
+_ZONED = re.compile(r"\b(?:from_unixtime|unix_timestamp)\s*\(", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,6 @@ class _Range:
 
 
 _TRUTH = _Range(0, 1)
-_Operand = tuple[str, int, bool]
-"""Name (lower case), type and sign of a column."""
 
 
 def is_proven(column: ColumnInfo, table: TableDef) -> bool:
@@ -339,9 +340,6 @@ def _check(found: _Range) -> _Range:
     if not found.is_within(_UNSIGNED if found.unsigned else _SIGNED):
         raise _NotProven
     return found
-
-
-_ZONED = re.compile(r"\b(?:from_unixtime|unix_timestamp)\s*\(", re.IGNORECASE)
 
 
 def is_computed(column: ColumnInfo, table: TableDef, dialect: Dialect) -> bool:

@@ -24,6 +24,16 @@ from binlake.rows.codec.writers import parse_flat_number
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 
+_NUMBERS = t.INTEGERS | {t.NEWDECIMAL, t.YEAR}
+FLOAT_MAX, FLOAT_MAX_LITERAL = "3.4028235e38", "3.4028234663852886e38"
+"""Read as a double, the shortest text of the greatest FLOAT exceeds that FLOAT, so MariaDB refuses it as out of
+range."""
+_SEARCHED = 256 << 10
+"""Bytes that are searched at a time: they stay in a processor's cache."""
+Array = Any
+"""A pyarrow Array of strings (pyarrow has no stubs)."""
+_CHARACTERS = t.STRINGS | {t.ENUM, t.SET, t.JSON}
+
 
 class LiteralKind(Enum):
     """The form in which the canonical text of a column is written as a literal."""
@@ -35,13 +45,6 @@ class LiteralKind(Enum):
     JSON = "json"
     BINARY = "binary"
     BIT = "bit"
-
-
-_NUMBERS = t.INTEGERS | {t.NEWDECIMAL, t.YEAR}
-
-FLOAT_MAX, FLOAT_MAX_LITERAL = "3.4028235e38", "3.4028234663852886e38"
-"""Read as a double, the shortest text of the greatest FLOAT exceeds that FLOAT, so MariaDB refuses it as out of
-range."""
 
 
 def choose_literal_kind(column: ColumnInfo) -> LiteralKind:
@@ -115,13 +118,6 @@ def quote_qualified_name(db: str, table: str) -> str:
 def _format_real_literal(text: str) -> str:
     # Without an exponent the server would read a DECIMAL: -0 would lose its sign, and long numbers be converted twice.
     return text if "e" in text or "E" in text else text + "e0"
-
-
-_SEARCHED = 256 << 10
-"""Bytes that are searched at a time: they stay in a processor's cache."""
-
-Array = Any
-"""A pyarrow Array of strings (pyarrow has no stubs)."""
 
 
 def build_images_from_rows(rows: Sequence[Mapping[str, str | None]], columns: Sequence[str]) -> dict[str, Array]:
@@ -278,9 +274,6 @@ def _replace_nulls(values: Array) -> Array:
 def build_large_scalar(text: str) -> Any:
     """A constant to combine with columns of type large_string."""
     return pa.scalar(text, pa.large_string())
-
-
-_CHARACTERS = t.STRINGS | {t.ENUM, t.SET, t.JSON}
 
 
 def render_column_sql(column: ColumnInfo) -> str:

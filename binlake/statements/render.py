@@ -31,6 +31,10 @@ from binlake.statements.generation import list_key_columns, list_written_columns
 from binlake.statements.literal import JoinedTexts, join_value_tuples, quote_name, quote_qualified_name
 
 _MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
+Images = Mapping[str, Any]
+"""Column name -> Arrow array of canonical text, all of one length."""
+Kind = Literal["delete", "replace", "upsert", "insert"]
+_SHOWN = 200
 
 
 def find_rows_with_error_values(images: Mapping[str, Any], columns: Sequence[ColumnInfo]) -> Any:
@@ -60,14 +64,6 @@ def render_lenient(sql: str, dialect: Dialect) -> str:
         return f"SET STATEMENT sql_mode = '{_MODE}' FOR {sql}"
     verb, _, rest = sql.partition(" ")
     return f"{verb} /*+ SET_VAR(sql_mode = '{_MODE}') */ {rest}"
-
-
-Images = Mapping[str, Any]
-"""Column name -> Arrow array of canonical text, all of one length."""
-
-Kind = Literal["delete", "replace", "upsert", "insert"]
-
-_SHOWN = 200
 
 
 class TableStatements:

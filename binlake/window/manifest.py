@@ -15,6 +15,8 @@ from binlake.errors import DamagedManifest, WireError
 
 # 64-bit values, which other JSON readers would round (invariant 12).
 _TEXT_KEYS = frozenset({"lo", "hi", "gc_ts", "proof_ts", "cluster_id"})
+_LATER = ("cuts", "compact", "limits")
+"""Fields of an apply manifest that the first ones did not have."""
 
 
 def encode_canonical_json(value: Mapping[str, Any]) -> str:
@@ -138,10 +140,6 @@ class WindowManifest(OfWindow):
         """Parse what `to_json` wrote. Raises WireError."""
         raw = parse_object(text, cls.__name__)
         return cls(**{**raw, "members": tuple(MemberProof(**member) for member in raw["members"])})
-
-
-_LATER = ("cuts", "compact", "limits")
-"""Fields of an apply manifest that the first ones did not have."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from binlake.spark_jobs.job.arguments import add_job, add_wait
 from binlake.spark_jobs.job.outcomes import run_and_report, show_results
 from binlake.spark_jobs.job.results import StageResult
 from binlake.target.apply.position import read_checkpoint_ts, read_tables_aside
-from binlake.target.claim.aside import AsideTable
+from binlake.target.claim.checkpoint import AsideTable
 from binlake.target.commands.setaside import set_aside
 
 

@@ -63,7 +63,7 @@ from binlake.spark_jobs.tables.sinks import (
 )
 from binlake.statements import BatchLimits
 from binlake.target import TargetPosition
-from binlake.target.claim.aside import is_aside, may_pass_refused
+from binlake.target.claim.checkpoint import is_aside, may_pass_refused
 from binlake.window.cuts import build_waiting_detail, find_end_before_refused, require_outside_ddl, require_pinned_cuts
 from binlake.window.derived import CompactManifest, Merged
 from binlake.window.manifest import ApplyManifest

@@ -19,7 +19,7 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.statements import BatchLimits, PreserveStatements, TableStatements
 from binlake.statements.conditions import KeyConditions, KeyCounts, list_deleted_keys
 from binlake.target import TargetSession
-from binlake.target.apply.presence import find_present_keys
+from binlake.target.apply.batches import find_present_keys
 
 E_ACUTE, HAN, SMILE = "\u00e9", "\u4e2d", "\U0001f600"
 

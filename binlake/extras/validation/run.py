@@ -47,7 +47,7 @@ from binlake.repair.verify.tables import Name, VerifiedTable, list_tables_at, re
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
-from binlake.target.claim.aside import is_aside
+from binlake.target.claim.checkpoint import is_aside
 from binlake.window.manifest import format_window_name
 
 log = structlog.get_logger(__name__)

@@ -43,7 +43,7 @@ from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import list_stages_with_versions
 from binlake.rules import Rules
 from binlake.target.apply.position import read_position
-from binlake.target.claim.checkpointrow import CheckpointTable
+from binlake.target.claim.checkpoint import CheckpointTable
 from binlake.target.session.session import TargetSession
 from binlake.target.session.tables import has_tables, require_transactions
 

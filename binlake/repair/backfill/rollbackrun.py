@@ -30,8 +30,7 @@ from binlake.repair.verify.run import require_source_server
 from binlake.repair.verify.sqltable import SqlTable
 from binlake.rules import Rules
 from binlake.statements import BatchLimits, StatementBatch
-from binlake.target.apply.batches import run_batch
-from binlake.target.apply.presence import PresenceChecks, require_present
+from binlake.target.apply.batches import PresenceChecks, require_present, run_batch
 from binlake.target.apply.settled import SettledTarget
 from binlake.target.session.session import TargetSession
 

@@ -30,7 +30,7 @@ from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
 from binlake.statements.literal import quote_name
 from binlake.target.apply.settled import SettledTarget
-from binlake.target.claim.aside import AsideTable
+from binlake.target.claim.checkpoint import AsideTable
 from binlake.target.definitions.definitions import (
     ExpectedState,
     build_drift_error,

@@ -31,7 +31,7 @@ from binlake.rows.codec.casts import derive_cast_form
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.rules import Rules
-from binlake.target.claim.aside import is_aside
+from binlake.target.claim.checkpoint import is_aside
 
 _COLUMNS = (Mutation.DB, Mutation.TABLE, Mutation.TABLE_ID, Mutation.KEY, Mutation.NEW_KEY)
 

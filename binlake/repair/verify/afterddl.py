@@ -22,7 +22,7 @@ from binlake.repair.verify.differences import Difference
 from binlake.repair.verify.run import Against, VerifyOptions, verify
 from binlake.repair.verify.tables import list_tables_at, read_cluster_id
 from binlake.rows.schema.names import fold_name
-from binlake.target.claim.aside import read_aside
+from binlake.target.claim.checkpoint import read_aside
 from binlake.target.session.session import TargetSession
 
 log = structlog.get_logger(__name__)

@@ -29,7 +29,7 @@ from binlake.rows.schema import TableDef
 from binlake.rules import Rules
 from binlake.statements import BatchLimits
 from binlake.target.apply.settled import SettledTarget
-from binlake.target.claim.loopback import LoopbackMarks
+from binlake.target.claim.writers import LoopbackMarks
 from binlake.target.definitions.definitions import (
     build_drift_error,
     compare_definitions,

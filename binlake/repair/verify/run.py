@@ -36,7 +36,7 @@ from binlake.repair.verify.state import VerifyState
 from binlake.repair.verify.tables import VerifiedTable, list_tables_at, read_cluster_id
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
-from binlake.target.claim.aside import is_aside
+from binlake.target.claim.checkpoint import is_aside
 from binlake.target.definitions.definitions import compare_definitions, expect_tables, read_definitions
 from binlake.target.session.session import TargetSession
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 from binlake.config.target import TargetSection
 from binlake.errors import ConfigError, Transient
-from binlake.target.claim.aside import AsideTables, is_settled, read_aside
-from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
+from binlake.target.claim.checkpoint import AsideTables, Checkpoint, CheckpointTable, is_settled, read_aside
 from binlake.target.claim.progress import read_progress
 from binlake.target.session.session import TargetSession
 

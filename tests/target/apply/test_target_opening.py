@@ -15,7 +15,7 @@ from binlake.errors import CheckpointConflict
 from binlake.statements.batch import Phase
 from binlake.statements.render import format_copy_prefix
 from binlake.target import TargetSession
-from binlake.target.apply.opening import is_window_applied
+from binlake.target.apply.apply import is_window_applied
 from binlake.target.session.tables import create_tables
 
 pytestmark = pytest.mark.mariadb

@@ -1,8 +1,4 @@
-"""Loads a dump into an empty target as one window (0, B], through the same guarded apply as every other window.
-
-So the load has one writer (lease, fence), a ledger row in the transaction of each batch, `consistent = false` until its
-end, and then a checkpoint at B. A killed load continues where it stopped; repeating a finished load does nothing.
-"""
+"""Loads a dump into an empty target as one window (0, B], through the same guarded apply as every other window."""
 
 from __future__ import annotations
 
@@ -20,12 +16,11 @@ from binlake.rules import Rules
 from binlake.statements.literal import quote_qualified_name
 from binlake.target.apply.apply import apply_window
 from binlake.target.apply.position import TargetPosition, read_position
-from binlake.target.base.statements import DumpStatements
-from binlake.target.claim.loopback import LoopbackMarks
+from binlake.target.claim.writers import LoopbackMarks
+from binlake.target.dump import DumpStatements
 from binlake.target.segments import ApplyResult, Hook
 from binlake.target.session.failures import MISSING, get_error_code
-from binlake.target.session.session import TargetSession
-from binlake.target.session.stopping import StopFlag
+from binlake.target.session.session import StopFlag, TargetSession
 from binlake.window.manifest import ApplyManifest
 
 
