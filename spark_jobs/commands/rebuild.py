@@ -22,7 +22,7 @@ from binlake.lake.dataset import open_dataset
 from binlake.lake.opentable import load_table, open_table
 from binlake.lake.tables import CHANGE, DDL, MUTATION, STATEMENT, LakeTable
 from binlake.pipeline import STOPPED
-from binlake.repair.backfill.progress import BackfillProgress
+from binlake.repair.rangerepair import BackfillProgress
 from binlake.spark_jobs.commands.restore import restore
 from binlake.spark_jobs.engine.lakerows import list_history_rows, list_window_rows
 from binlake.spark_jobs.engine.rows import HeldRows, Rows

@@ -21,8 +21,8 @@ from binlake.lake.aside import record_return, record_set_aside
 from binlake.lake.paths import LakePaths
 from binlake.lake.shardlocks import read_target_tables_at
 from binlake.lake.windowlog import WindowLog
-from binlake.repair.backfill.tableback import bring_table_back
-from binlake.repair.verify.tables import Name, read_cluster_id
+from binlake.repair.lakeside import Name, read_cluster_id
+from binlake.repair.tableback import bring_table_back
 from binlake.rules import Rules
 from binlake.spark_jobs.commands.verify import repair_lineage
 from binlake.spark_jobs.job.arguments import add_job, add_wait

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from support.mariadb import MariaDb, execute, rows
 from test_sql_sink import Sink
 
-from binlake.repair.backfill.tableback import bring_table_back
+from binlake.repair.tableback import bring_table_back
 from binlake.spark_jobs.mirror import stage as mirror
 from binlake.window.events import ASIDE
 

@@ -12,8 +12,8 @@ from support.mariadb import MariaDb, execute
 from support.tabledefs import col, primary, table
 
 from binlake.config.target import TargetSection
-from binlake.repair.verify.chunks import ChunkPlan, Cuts
-from binlake.repair.verify.sqltable import SqlTable
+from binlake.repair.chunks import ChunkPlan, Cuts
+from binlake.repair.serverside import SqlTable
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements import BatchLimits, PreserveStatements, TableStatements

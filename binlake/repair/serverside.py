@@ -1,17 +1,22 @@
-"""One table at a server: checksums that the server computes, and rows as canonical texts.
+"""The side of a server: a consistent snapshot, and each table in it as checksums and as rows of canonical texts.
 
-All reads of one table happen in the caller's transaction, so they are consistent. The server sends one number per
-chunk, and rows only if checksums differ.
+The checkpoint is read in the same transaction. A target in the middle of a window (`consistent` false) cannot be
+compared: Binlake waits or refuses (DESIGN 3.8). The transaction writes nothing, and ends if a DDL waits for it. The
+server computes one number per chunk, and sends rows only if checksums differ.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from binlake.repair.verify.chunks import ChunkPlan, Cuts, render_after_key
-from binlake.repair.verify.differences import Row
-from binlake.repair.verify.keyorder import AnyKey, Key, KeyOrder
+from binlake.config.target import TargetSection
+from binlake.errors import ConfigError, Transient
+from binlake.repair.chunks import AnyKey, ChunkPlan, Cuts, Key, KeyOrder, render_after_key
+from binlake.repair.differences import Row
 from binlake.rows.schema import ColumnInfo
 from binlake.statements.conditions import TERMS_A_STATEMENT, format_image_condition, format_keys_condition
 from binlake.statements.literal import (
@@ -21,13 +26,100 @@ from binlake.statements.literal import (
     quote_qualified_name,
     render_column_sql,
 )
+from binlake.target.claim.checkpoint import AsideTables, Checkpoint, CheckpointTable, is_settled, read_aside
+from binlake.target.claim.progress import read_progress
 from binlake.target.session.session import TargetSession
 
+_ASK_EVERY_S = 0.5
+_SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
+_ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+_WAITING = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE 'Waiting for table metadata lock%'"
 MOST_BUCKETS = 16
 """Maximum number of chunks for a table whose key has no known order, as it is read once per chunk."""
-
 _MODULUS = 1 << 64
 _KEYS_A_QUERY = 1000
+
+
+@dataclass(frozen=True)
+class TargetSnapshot:
+    """A session in a transaction, and the checkpoint in it. Tables set `aside` are not at that checkpoint."""
+
+    session: TargetSession
+    checkpoint: Checkpoint
+    aside: AsideTables = field(default_factory=dict)
+
+    def require_no_waiting_ddl(self) -> None:
+        """Raises Transient when a DDL waits for a table that this transaction has read."""
+        if int(self.session.fetch_rows(_WAITING)[0][0]):
+            raise Transient(
+                "a DDL waits for a table that is being compared: the comparison stops to let it run",
+                hint="run it again: chunks found equal at the same checkpoint are not read again",
+            )
+
+
+@contextmanager
+def open_target_snapshot(
+    target: TargetSection, cluster_id: int, replication: str, wait_s: float = 0.0
+) -> Iterator[TargetSnapshot]:
+    """A snapshot of the target between two windows of `replication`. Waits for it up to `wait_s` seconds.
+
+    Raises ConfigError without a checkpoint, Transient inside a window, TargetUnavailable.
+    """
+    with closing(TargetSession(target)) as session:
+        session.execute(_ISOLATION)
+        yield _wait_for_checkpoint(session, target, cluster_id, replication, time.monotonic() + wait_s)
+
+
+def _wait_for_checkpoint(
+    session: TargetSession, target: TargetSection, cluster_id: int, replication: str, deadline: float
+) -> TargetSnapshot:
+    schema = target.checkpoint_schema
+    table = CheckpointTable(target.checkpoint_schema, cluster_id)
+    while True:
+        session.execute(_SNAPSHOT)
+        checkpoint = table.read(session)
+        if checkpoint is None:
+            raise ConfigError(
+                "the target has no checkpoint: nothing was applied to it", where={"target": session.place}
+            )
+        aside = read_aside(session, schema, cluster_id)
+        # A drainer's target has no progress table to read.
+        if is_settled(checkpoint, read_progress(session, schema, replication) if aside else None, aside):
+            return TargetSnapshot(session, checkpoint, aside)
+        session.execute("ROLLBACK")
+        if time.monotonic() >= deadline:
+            raise build_not_consistent_error(checkpoint)
+        time.sleep(_ASK_EVERY_S)
+
+
+def build_not_consistent_error(checkpoint: Checkpoint) -> Transient:
+    """The error for a target in the middle of a window."""
+    return Transient(
+        "the target is inside a window (consistent = false): it does not equal the source at any commit_ts",
+        where={"commit_ts": checkpoint.commit_ts},
+        hint="wait for the window to end (--wait SECONDS), or finish it: `binlake stage finalize`",
+    )
+
+
+@contextmanager
+def open_source_snapshot(source: TargetSection, ts: int, *, stands_still: bool) -> Iterator[TargetSession]:
+    """A session that reads the source at commit_ts `ts`: TiDB by `tidb_snapshot`, other servers in their present state.
+
+    Raises ConfigError for a server without such snapshots, unless the operator states that it `stands_still` at `ts`.
+    """
+    with closing(TargetSession(source)) as session:
+        if "tidb" in str(session.fetch_rows("SELECT VERSION()")[0][0]).lower():
+            session.execute(f"SET SESSION tidb_snapshot = '{ts}'")
+        elif stands_still:
+            session.execute(_ISOLATION)
+            session.execute(_SNAPSHOT)
+        else:
+            raise ConfigError(
+                "this source cannot be read as of a commit_ts, only in its present state",
+                where={"source": session.place, "commit_ts": ts},
+                hint="stop its writers, let the target reach its last commit, then use --source-stands-still",
+            )
+        yield session
 
 
 class Digest(NamedTuple):

@@ -1,31 +1,29 @@
 """Restores rows of the target to their state at its checkpoint, never to an older one (DESIGN 4, repair; R-01).
 
 The rows are compared again under the lease, so changes since the request are taken into account. Correct rows are not
-written, so a killed repair resumes where it stopped.
+written, so a killed repair resumes where it stopped. Tables with columns of their own are refused, because fixes and
+undos write whole rows (hazards R-12).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from binlake.audit.audit import Audit
+from binlake.base.dialects import Dialect
 from binlake.config import Replication
-from binlake.errors import CheckpointConflict
+from binlake.errors import CheckpointConflict, Drift
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import IN_PART
-from binlake.repair.verify.chunks import ChunkPlan, Cuts
-from binlake.repair.verify.differences import Difference, RowsOfTable
-from binlake.repair.verify.fixes import build_fix_batches
-from binlake.repair.verify.fixfile import FixFile
-from binlake.repair.verify.keyorder import AnyKey
-from binlake.repair.verify.laketable import VerifiedLakeTable
-from binlake.repair.verify.owncolumns import require_no_own_columns
-from binlake.repair.verify.sqltable import SqlTable
-from binlake.repair.verify.tables import Name, VerifiedTable, list_tables_at, read_cluster_id
+from binlake.repair.chunks import AnyKey, ChunkPlan, Cuts
+from binlake.repair.differences import Difference, FixFile, RowsOfTable, build_fix_batches
+from binlake.repair.lakeside import Name, VerifiedLakeTable, VerifiedTable, list_tables_at, read_cluster_id
+from binlake.repair.serverside import SqlTable
 from binlake.rows.schema import TableDef
+from binlake.rows.schema.names import fold_name
 from binlake.rules import Rules
 from binlake.statements import BatchLimits
 from binlake.target.apply.settled import SettledTarget
@@ -36,11 +34,29 @@ from binlake.target.definitions.definitions import (
     expect_tables,
     read_definitions,
 )
+from binlake.target.session.session import TargetSession
 
 KEYS_AT_ONCE = 5_000
-
 Keys = Mapping[Name, Sequence[AnyKey]]
 """Keys (texts of the identity at the checkpoint) by table of the target."""
+
+
+def require_no_own_columns(session: TargetSession, tables: Iterable[TableDef], dialect: Dialect) -> None:
+    """Raises Drift for a table with columns that are not in `tables`: whole rows would reset them to defaults."""
+    known = {(table.db, table.name): {fold_name(column.name) for column in table.columns} for table in tables}
+    actual = read_definitions(session, known, dialect)
+    for name, definition in actual.tables.items():
+        own = sorted(
+            {column.name for column in definition.columns if fold_name(column.name) not in known[name]}
+            if definition
+            else ()
+        )
+        if own:
+            raise Drift(
+                f"the table has columns of its own, whose values whole rows would overwrite: {', '.join(own)}",
+                where={"table": ".".join(name), "target": session.place},
+                hint="repair its rows by hand, column by column; name the other tables to repair those",
+            )
 
 
 @dataclass

@@ -1,9 +1,4 @@
-"""Brings back a table that was set aside, once its definition and rows equal the source's at the checkpoint.
-
-The target is held meanwhile, so no window is applied between the comparison and the table's return (U-16). A table that
-the lake has completely is compared and repaired completely. If the lake has only part of a table, only later changes
-can be repaired: an operator must confirm that the other rows are right.
-"""
+"""Brings back a table that was set aside, once its definition and rows equal the source's at the checkpoint."""
 
 from __future__ import annotations
 
@@ -20,11 +15,10 @@ from binlake.errors import ConfigError, Drift, IncompleteWindow
 from binlake.lake.ddls import find_last_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.shardlocks import read_target_tables_at
-from binlake.repair.backfill.repair import MOST_DIFFERENCES, hold_target
-from binlake.repair.backfill.touched import find_touched_keys
-from binlake.repair.verify.repairing import Repaired, group_keys_by_table, repair_keys
-from binlake.repair.verify.run import VerifyOptions, verify
-from binlake.repair.verify.tables import Name, list_tables_at
+from binlake.repair.lakeside import Name, list_tables_at
+from binlake.repair.rangerepair import MOST_DIFFERENCES, find_touched_keys, hold_target
+from binlake.repair.repairing import Repaired, group_keys_by_table, repair_keys
+from binlake.repair.verify import VerifyOptions, verify
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules

@@ -29,13 +29,9 @@ from binlake.config.matching import match_rules, select_own_tables
 from binlake.config.problems import list_plain_secrets
 from binlake.config.storage import list_storage_warnings
 from binlake.config.target import TargetSection
-from binlake.health.doctor.clocks import check_skew, measure_skew_s
-from binlake.health.doctor.hostchecks import check_disk
-from binlake.health.doctor.model import Check, DoctorLine, Patient, Verdict, judge
-from binlake.health.nodes import build_nodes_view
-from binlake.health.problem import DIAGNOSE, Problem, fill_in
-from binlake.health.sourceproblems import find_source_problems
-from binlake.health.sources import hear_sources
+from binlake.health.checks import Check, DoctorLine, Patient, Verdict, check_disk, check_skew, judge, measure_skew_s
+from binlake.health.problem import DIAGNOSE, Problem, fill_in, find_source_problems
+from binlake.health.surroundings import build_nodes_view, hear_sources
 from binlake.lake.continuity import require_all_windows
 from binlake.lake.paths import LakePaths
 from binlake.lake.storecheck import try_store
@@ -49,6 +45,8 @@ from binlake.target.session.tables import has_tables, require_transactions
 
 _NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "DROP", "INDEX")
 _NONE = DoctorLine("target", "not applicable", "this replication has no SQL target")
+_HEARTBEAT_S = 2.0
+_GRAVE = frozenset({"failing", "unreachable"})
 
 
 def check_target(patient: Patient) -> Iterator[DoctorLine]:
@@ -164,10 +162,6 @@ def check_commits(replication: Replication) -> Iterator[DoctorLine]:
     require_all_windows(paths, windows, list_stages_with_versions())
     until = tso.to_datetime(landed[1]).isoformat(sep=" ", timespec="seconds")
     yield DoctorLine("commits", "ok", f"{count:,} windows without a gap, up to {until}")
-
-
-_HEARTBEAT_S = 2.0
-_GRAVE = frozenset({"failing", "unreachable"})
 
 
 def list_checks(patient: Patient) -> list[Check]:

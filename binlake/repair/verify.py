@@ -1,8 +1,4 @@
-"""Compares the target with the lake, or the source, at the target's checkpoint: all tables, in one snapshot.
-
-Sources: MISSION S3-04, U-18; data-migration 4. Nothing is written to either side. A sampled run reads every k-th chunk,
-with a different first chunk each time, so that k runs read everything.
-"""
+"""Compares the target with the lake, or the source, at the target's checkpoint: all tables, in one snapshot."""
 
 from __future__ import annotations
 
@@ -26,14 +22,18 @@ from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import IN_PART
-from binlake.repair.verify.chunks import ChunkPlan, Cuts
-from binlake.repair.verify.comparing import ExpectedRows, ReadPace, TableResult, compare_table
-from binlake.repair.verify.differences import Difference, Row
-from binlake.repair.verify.laketable import VerifiedLakeTable
-from binlake.repair.verify.snapshot import TargetSnapshot, open_source_snapshot, open_target_snapshot
-from binlake.repair.verify.sqltable import MOST_BUCKETS, Digest, SqlTable
-from binlake.repair.verify.state import VerifyState
-from binlake.repair.verify.tables import VerifiedTable, list_tables_at, read_cluster_id
+from binlake.repair.chunks import ChunkPlan, Cuts
+from binlake.repair.comparing import ExpectedRows, ReadPace, TableResult, VerifyState, compare_table
+from binlake.repair.differences import Difference, Row
+from binlake.repair.lakeside import VerifiedLakeTable, VerifiedTable, list_tables_at, read_cluster_id
+from binlake.repair.serverside import (
+    MOST_BUCKETS,
+    Digest,
+    SqlTable,
+    TargetSnapshot,
+    open_source_snapshot,
+    open_target_snapshot,
+)
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
 from binlake.target.claim.checkpoint import is_aside

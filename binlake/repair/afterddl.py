@@ -1,7 +1,4 @@
-"""Compares tables whose rows a DDL changed by itself, after the window that ran the DDL is applied.
-
-The outcome is only reported: after a conversion, an operator decides which side is right.
-"""
+"""Compares tables whose rows a DDL changed by itself, after the window that ran the DDL is applied."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ from binlake.errors import BinlakeError, Permanent
 from binlake.lake.duetables import read_due_tables, record_compared
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
-from binlake.repair.verify.differences import Difference
-from binlake.repair.verify.run import Against, VerifyOptions, verify
-from binlake.repair.verify.tables import list_tables_at, read_cluster_id
+from binlake.repair.differences import Difference
+from binlake.repair.lakeside import list_tables_at, read_cluster_id
+from binlake.repair.verify import Against, VerifyOptions, verify
 from binlake.rows.schema.names import fold_name
 from binlake.target.claim.checkpoint import read_aside
 from binlake.target.session.session import TargetSession

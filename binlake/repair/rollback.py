@@ -1,4 +1,8 @@
-"""Plans a new change that undoes a range of commit_ts: on the source, which then replicates it, or only on the target.
+"""A new change that undoes a range of commit_ts, at the source or only on the target: planned, then executed.
+
+At the source it is one transaction, which is then replicated; it may also be written to a file. Rows are read and
+locked first, so exactly the checked rows are undone. A rollback only on the target makes the checkpoint inconsistent,
+since the target then differs from the source (DESIGN 3.8).
 
 Changes on which later changes depend are not undone: a key changed again after the range, or a row that differs from
 the lake's, stops the rollback unless it is forced (DESIGN 4). A DDL after the start of the range always stops it,
@@ -8,10 +12,13 @@ because the rows have two definitions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from binlake.audit.audit import Audit
+from binlake.base.dialects import Dialect
 from binlake.base.redaction import redact_key
 from binlake.changes.net.undo import Undo, undo_changes
 from binlake.config import Replication
@@ -23,12 +30,18 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion, read_changes
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.shardlocks import read_target_tables_at
-from binlake.repair.verify.differences import Difference, Row, RowsOfTable
-from binlake.repair.verify.keyorder import AnyKey
-from binlake.repair.verify.sqltable import SqlTable
+from binlake.repair.chunks import AnyKey, ChunkPlan, Cuts
+from binlake.repair.differences import Difference, FixFile, Row, RowsOfTable, build_fix_batches
+from binlake.repair.repairing import require_no_own_columns
+from binlake.repair.serverside import SqlTable
+from binlake.repair.verify import require_source_server
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
+from binlake.statements import BatchLimits, StatementBatch
+from binlake.target.apply.batches import PresenceChecks, require_present, run_batch
+from binlake.target.apply.settled import SettledTarget
+from binlake.target.session.session import TargetSession
 
 Side = Literal["source", "target"]
 Name = tuple[str, str]
@@ -201,3 +214,78 @@ def _require_no_row_filters(replication: Replication) -> None:
             f"with {hidden[0]} the lake does not have every change of a row, so none can be undone",
             hint="undo it at the source by other means; `binlake audit` shows what the lake has",
         )
+
+
+def rollback_target(
+    replication: Replication, lo: int, hi: int, settled: SettledTarget, *, force: bool
+) -> tuple[Rollback, int]:
+    """Undo (lo, hi] on the held target. Returns the plan and the number of rows changed."""
+    target = replication.require_sql_target()
+    ts = settled.read_checkpoint().commit_ts
+    plan = _plan_rollback(replication, lo, hi, ts, "target", force)
+    batches = _build_undo_batches(plan.tables, settled.session, target.db_type, target.batch_rows, force=force)
+    return plan, settled.apply(batches, ts, consistent=False)
+
+
+def rollback_source(replication: Replication, lo: int, hi: int, *, force: bool) -> tuple[Rollback, int]:
+    """Undo (lo, hi] at the source, by a transaction that is replicated like any other.
+
+    Returns the plan and the number of rows changed.
+    """
+    known = Audit(LakePaths.of(replication), Rules.of(replication)).read_merged_range()[1]
+    plan = _plan_rollback(replication, lo, hi, known, "source", force)
+    source = require_source_server(replication)
+    with closing(TargetSession(source)) as probe:
+        dialect = read_dialect(probe)
+    with closing(TargetSession(source.model_copy(update={"db_type": dialect}))) as session:
+        session.begin()
+        batches = _build_undo_batches(plan.tables, session, dialect, source.batch_rows, force=force, lock=True)
+        with PresenceChecks() as presence:
+            for batch in batches:
+                run_batch(session, batch)
+                presence.expect(batch)
+            for checks in presence.group_checks(session.fetch_max_packet()):
+                require_present(session, checks)
+        # If the COMMIT's answer is lost, it is not retried: running the command again checks the rows again.
+        session.commit()
+    return plan, sum(batch.rows for batch in batches)
+
+
+def rollback_file(
+    replication: Replication, lo: int, hi: int, path: Path, ts: int, *, force: bool
+) -> tuple[Rollback, int]:
+    """Write the undo of (lo, hi] on the target at checkpoint `ts` to the file `path`. Changes nothing."""
+    target = replication.require_sql_target()
+    plan = _plan_rollback(replication, lo, hi, ts, "target", force)
+    with closing(TargetSession(target)) as session:
+        batches = _build_undo_batches(plan.tables, session, target.db_type, target.batch_rows, force=force)
+    FixFile(replication.name, ts, tuple(batches), "rollback").write(path)
+    return plan, sum(batch.rows for batch in batches)
+
+
+def read_dialect(session: TargetSession) -> Dialect:
+    """The dialect of the session's server, by its version."""
+    version = str(session.fetch_rows("SELECT VERSION()")[0][0]).lower()
+    if "tidb" in version:
+        return "tidb"
+    return "mariadb" if "mariadb" in version else "mysql"
+
+
+def _plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: str, force: bool) -> Rollback:
+    plan = plan_rollback(replication, lo, hi, known, "source" if side == "source" else "target")
+    if not force:
+        require_no_later_changes(plan)
+    return plan
+
+
+def _build_undo_batches(
+    tables: Sequence[TableUndo], session: TargetSession, dialect: Dialect, rows: int, *, force: bool, lock: bool = False
+) -> list[StatementBatch]:
+    differences: list[Difference] = []
+    require_no_own_columns(session, [undo.table for undo in tables], dialect)
+    for undo in tables:
+        name = (undo.table.db, undo.table.name)
+        current = SqlTable(session, ChunkPlan(undo.table, dialect, Cuts()), [name], lock=lock)
+        differences += find_differences_to_undo(undo, current, force=force)
+    limits = BatchLimits.of(rows, session.fetch_max_packet())
+    return build_fix_batches([undo.table for undo in tables], differences, dialect, limits)
