@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from binlake.base import memory
-from binlake.base.memory import give_memory_back
+from binlake.base import process
+from binlake.base.process import give_memory_back
 
 # In a process of its own: what other tests have freed would count.
 _FREE = """
@@ -34,7 +34,7 @@ print(before - read_resident() > count * 80_000)
 """
 
 
-@pytest.mark.skipif(memory._find_function("mallinfo2") is None, reason="not GNU's C library")
+@pytest.mark.skipif(process._find_function("mallinfo2") is None, reason="not GNU's C library")
 @pytest.mark.parametrize(
     ("count", "large", "given"),
     [
@@ -51,6 +51,6 @@ def test_free_memory_is_given_back(count: int, large: int, given: bool) -> None:
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_find_function", lambda _: None)
+    monkeypatch.setattr(process, "_find_function", lambda _: None)
     give_memory_back()
-    memory.share_arenas()
+    process.share_arenas()
