@@ -14,12 +14,12 @@ from binlake.base.process import give_memory_back
 _FREE = """
 import ctypes, sys
 from pathlib import Path
-from binlake.base import memory
+from binlake.base import process
 
 def read_resident():
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
 
-count, memory._LARGE_BYTES = int(sys.argv[1]), int(sys.argv[2])
+count, process._LARGE_BYTES = int(sys.argv[1]), int(sys.argv[2])
 library = ctypes.CDLL(None)
 library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 blocks = [library.malloc(100_000) for _ in range(count)]
@@ -29,7 +29,7 @@ for block in blocks:
 for block in blocks[:-1]:
     library.free(block)
 before = read_resident()
-memory.give_memory_back()
+process.give_memory_back()
 print(before - read_resident() > count * 80_000)
 """
 
