@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from binlake.base.sections.security import SecuritySection, SqlSecurity
 from binlake.base.sections.values import HostText, NameList, Section
-from binlake.rows.schema.session import read_zone
+from binlake.rows.schema.job import read_zone
 
 
 def _check_zone(text: str) -> str:

@@ -50,7 +50,7 @@ from binlake.dialect.wholetexts import (
     spell_default_of_text,
 )
 from binlake.rows.schema import ColumnInfo, TableDef
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.statements.literal import quote
 
 NO_EXPRESSION_INDEX = "MariaDB has no index on an expression"

@@ -16,7 +16,7 @@ from typing import Any
 
 from binlake.dialect.tokens import Token, TokenKind, find_closing, tokenize
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.statements.literal import quote_name
 
 

@@ -15,7 +15,7 @@ from binlake.base.dialects import Dialect
 from binlake.dialect.collations import find_target_charset
 from binlake.dialect.tokens import Token, TokenKind, render, tokenize
 from binlake.rows.schema import DbInfo, TableDef
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 
 _MYSQL = {"utf8mb4": "utf8mb4_0900_bin"}
 """MySQL's only bytewise collation without padding; for other character sets the nearest is `_bin`, which pads."""

@@ -16,7 +16,7 @@ from binlake.base.dialects import Dialect
 from binlake.dialect.errors import Unmappable
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
 
 _GROUPS = {
     **dict.fromkeys(t.INTEGERS, "integer"),

@@ -18,7 +18,7 @@ from binlake.dialect.errors import Unmappable
 from binlake.dialect.tokens import Token, find_closing, render, tokenize
 from binlake.dialect.unsigned import widen_unsigned
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.statements.literal import quote_name
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from binlake.dialect.classify import DdlKind, classify_tokens
 from binlake.dialect.tokens import Token, TokenKind, find_closing, skip_exists, split_list
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 
 KEY_HEADS = ("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "PRIMARY", "CONSTRAINT", "FOREIGN", "CHECK")
 """Keywords after ADD or DROP of a key or constraint."""

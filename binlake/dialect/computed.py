@@ -16,8 +16,8 @@ from binlake.dialect.madeup import WAYS, require_known_variable
 from binlake.dialect.tokens import Token, TokenKind, tokenize_with_spaces
 from binlake.dialect.unlogged import find_unlogged_variable
 from binlake.rows.schema import ColumnInfo, TableDef
-from binlake.rows.schema.names import fold_name
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.forms import fold_name
+from binlake.rows.schema.job import SourceSession
 from binlake.statements.generation import (
     find_filled_operands,
     is_proven,

@@ -20,9 +20,8 @@ from binlake.dialect.tokens import Token, join_list, render, tokenize, tokenize_
 from binlake.rows.codec.casts import derive_cast_form
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.actions import PUBLIC
-from binlake.rows.schema.names import fold_name
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.forms import fold_name
+from binlake.rows.schema.job import PUBLIC, SourceSession
 from binlake.statements.castvalues import CastStep
 from binlake.statements.literal import quote, quote_name
 

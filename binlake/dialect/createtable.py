@@ -14,8 +14,8 @@ from binlake.dialect.defaults import format_default
 from binlake.dialect.mapping import map_ddl
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.actions import PUBLIC
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.job import PUBLIC
+from binlake.rows.schema.state import DdlSide
 from binlake.statements.literal import quote, quote_name
 
 _NOTHING = DdlSide((), ())

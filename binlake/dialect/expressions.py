@@ -9,7 +9,7 @@ from binlake.base.dialects import Dialect
 from binlake.dialect.tokens import Token, TokenKind, find_closing, join_list, split_list
 from binlake.dialect.unsigned import widen_unsigned
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 
 _KEY_WORDS = ("INDEX", "KEY", "UNIQUE", "FULLTEXT")
 

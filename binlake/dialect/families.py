@@ -14,7 +14,7 @@ from binlake.dialect.casting import cast_expression, find_type_group, needs_day,
 from binlake.dialect.errors import Unmappable
 from binlake.rows.codec.casts import knows_pair
 from binlake.rows.schema import ColumnInfo
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
 
 ALIKE = {
     "integer": "integer decimal real bit year text binary json",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from binlake.dialect.tokens import Token, tokenize
 from binlake.rows.schema import IndexInfo, TableDef
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.statements.literal import quote_name
 
 

@@ -14,7 +14,7 @@ from binlake.dialect.tokens import TokenKind, tokenize
 from binlake.dialect.unlogged import CHARSET, find_unlogged_variable
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
 from binlake.statements.literal import quote_name
 from binlake.statements.requiredrows import RequireNoRows
 

@@ -48,7 +48,7 @@ from binlake.dialect.tokens import (
 from binlake.dialect.wholetexts import makes_whole_text_key
 from binlake.errors import SchemaError, TargetRefused
 from binlake.rows.schema import DbInfo, TableDef
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.forms import fold_name, fold_pair
 from binlake.statements.literal import quote_name, quote_qualified_name
 
 

@@ -14,7 +14,7 @@ from binlake.dialect.classify import Classified, DdlKind, NameRef, classify_toke
 from binlake.dialect.tokens import Token, TokenKind, join_list, render, split_list, tokenize, tokenize_with_spaces
 from binlake.dialect.views import is_view_different, put_view_names, qualify_name
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.forms import fold_name, fold_pair
 from binlake.statements.literal import quote_name, quote_qualified_name
 
 DATABASES = frozenset({DdlKind.CREATE_DATABASE, DdlKind.ALTER_DATABASE, DdlKind.DROP_DATABASE})

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from binlake.dialect.classify import Classified
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
+from binlake.rows.schema.state import DdlSide
 
 
 class RoutedDdl(Protocol):

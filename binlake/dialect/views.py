@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from binlake.dialect.classify import NameRef, read_name
 from binlake.dialect.tokens import Token, TokenKind, tokenize_with_spaces
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.forms import fold_name, fold_pair
 from binlake.statements.literal import quote_name, quote_qualified_name
 
 _ENDS_FROM = ("WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "UNION", "EXCEPT", "INTERSECT", "SELECT", "WINDOW", "FOR")

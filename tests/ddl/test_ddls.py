@@ -15,7 +15,7 @@ from binlake.ddl.injected import add_injections
 from binlake.dialect.bytewise import derive_bytewise_definitions
 from binlake.dialect.replacement import Injection
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.rules import Rules
 from binlake.testkit.captures.capture import Capture
 from binlake.wire import binlog_pb2

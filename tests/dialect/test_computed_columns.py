@@ -19,7 +19,7 @@ from binlake.dialect.errors import Unmappable
 from binlake.dialect.tokens import render, tokenize_with_spaces
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
 from binlake.statements.requiredrows import RequireNoRows
 
 STRICT, LENIENT = SourceSession(family="mysql", sql_mode=1 << 22), SourceSession(family="mysql")

@@ -23,7 +23,7 @@ from binlake.dialect.tokens import (
     tokenize_with_spaces,
 )
 from binlake.mysqlbinlog.definitions.clausetexts import split_clauses, split_options
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 
 _STORAGE = (
     "AUTOEXTEND_SIZE", "COMPRESSION", "CONNECTION", "DATA", "ENCRYPTED", "ENCRYPTION", "ENCRYPTION_KEY_ID",

@@ -26,7 +26,7 @@ from binlake.repair.verify.repairing import Repaired, group_keys_by_table, repai
 from binlake.repair.verify.run import VerifyOptions, verify
 from binlake.repair.verify.tables import Name, list_tables_at
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.rules import Rules
 from binlake.statements.literal import quote_name
 from binlake.target.apply.settled import SettledTarget
