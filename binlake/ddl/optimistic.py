@@ -14,7 +14,7 @@ from binlake.ddl.joined import Conflict, join_tables
 from binlake.ddl.targets import RowLayout
 from binlake.ddl.widening import write_alter
 from binlake.dialect import tokenize_restored
-from binlake.dialect.columnnames import find_alter_clauses, find_changed_columns
+from binlake.dialect.classify import find_alter_clauses, find_changed_columns
 from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.forms import fold_name

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 
 from binlake.base.dialects import Dialect
-from binlake.dialect.errors import Unmappable
+from binlake.dialect.routed import Unmappable
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.job import SourceSession

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from binlake.base.dialects import Dialect
 from binlake.dialect.casting import find_fixed_offset, find_type_group, needs_day, needs_zone
 from binlake.dialect.collations import find_target_charset, find_target_collation
-from binlake.dialect.errors import Unmappable
 from binlake.dialect.families import Way, choose_way
+from binlake.dialect.routed import Unmappable
 from binlake.dialect.tokens import Token, join_list, render, tokenize, tokenize_with_spaces
 from binlake.rows.codec.casts import derive_cast_form
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef

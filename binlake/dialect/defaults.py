@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from binlake.base.dialects import Dialect
-from binlake.dialect.errors import Unmappable
+from binlake.dialect.routed import Unmappable
 from binlake.dialect.tokens import Token, TokenKind, find_closing, tokenize, tokenize_with_spaces
 from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.schema import ColumnInfo

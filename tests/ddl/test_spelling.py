@@ -12,7 +12,7 @@ from binlake.config import Replication
 from binlake.ddl.ddls import plan_ddls
 from binlake.ddl.definitions import LandedDdl
 from binlake.dialect import map_ddl
-from binlake.dialect.bounds import put_stored_bounds
+from binlake.dialect.definedclauses import put_stored_bounds
 from binlake.dialect.tokens import render, tokenize
 from binlake.lake.rowhistory import match_definitions
 from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl

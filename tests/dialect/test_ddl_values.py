@@ -11,7 +11,7 @@ from support.tabledefs import col, primary, table
 
 from binlake.base.dialects import Dialect
 from binlake.dialect import DdlText, map_ddl
-from binlake.dialect.madeup import reads_clock
+from binlake.dialect.givenvalues import reads_clock
 from binlake.errors import TargetRefused
 from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.schema import DbInfo, DdlJob, SchemaState, TableDef

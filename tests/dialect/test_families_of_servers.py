@@ -9,8 +9,8 @@ from support.tabledefs import col, table
 
 from binlake.base.dialects import Dialect
 from binlake.dialect import families
-from binlake.dialect.errors import Unmappable
 from binlake.dialect.families import Way, choose_way, converts_as_tidb
+from binlake.dialect.routed import Unmappable
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.job import SourceSession

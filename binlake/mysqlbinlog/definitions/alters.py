@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
-from binlake.dialect.columnnames import KEY_HEADS, find_dropped_columns, find_renamed_columns, is_period
+from binlake.dialect.classify import KEY_HEADS, find_dropped_columns, find_renamed_columns, is_period
 from binlake.dialect.tokens import (
     Token,
     TokenKind,

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from binlake.dialect.classify import NameRef
-from binlake.dialect.columnnames import KEY_HEADS, is_period
+from binlake.dialect.classify import KEY_HEADS, NameRef, is_period
 from binlake.dialect.tokens import (
     Token,
     TokenKind,

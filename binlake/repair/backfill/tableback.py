@@ -15,7 +15,7 @@ from binlake.audit.audit import Audit
 from binlake.config import Replication
 from binlake.ddl.targets import Naming
 from binlake.dialect import derive_bytewise_table
-from binlake.dialect.createtable import build_create_statements
+from binlake.dialect.mapping import build_create_statements
 from binlake.errors import ConfigError, Drift, IncompleteWindow
 from binlake.lake.ddls import find_last_ddls
 from binlake.lake.paths import LakePaths

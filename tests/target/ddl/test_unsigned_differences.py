@@ -1,5 +1,5 @@
-"""Expressions over unsigned numbers at the target (`binlake.dialect.unsigned`): no error, whatever the sql_mode is, and
-the values that the expression itself has in a session with NO_UNSIGNED_SUBTRACTION, or without it."""
+"""Expressions over unsigned numbers at the target (`binlake.dialect.expressions`): no error, whatever the sql_mode is,
+and the values that the expression itself has in a session with NO_UNSIGNED_SUBTRACTION, or without it."""
 
 from __future__ import annotations
 
