@@ -1,4 +1,4 @@
-"""Clauses that are written from the source's definition, not from the DDL text: bounds of partitions, CHECK constraints.
+"""Clauses that are written from the source's definition, not the DDL text: bounds of partitions, CHECK constraints.
 
 Bounds: the definition has the computed numbers (`partition.definitions[].less_than`, `in_values`); the text may have
 expressions, and one such as `UNIX_TIMESTAMP('2020-01-01')` means a different second in each time zone. Servers compare
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect.clauses import drop_introducers
 from binlake.dialect.expressions import widen_unsigned
 from binlake.dialect.routed import Unmappable
