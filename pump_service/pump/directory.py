@@ -10,7 +10,7 @@ import os
 import uuid
 from pathlib import Path
 
-from binlake.base.filelock import FileLock
+from binlake.base.localfiles import FileLock
 from binlake.errors import Permanent
 from binlake.pump_service.pump.files import Files
 

@@ -10,7 +10,7 @@ import io
 import os
 from pathlib import Path
 
-from binlake.base.durable import replace_file, sync_folder
+from binlake.base.localfiles import replace_file, sync_folder
 
 
 class Handle(io.FileIO):

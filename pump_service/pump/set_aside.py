@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from binlake.base.durable import replace_file, sync_folder
+from binlake.base.localfiles import replace_file, sync_folder
 from binlake.errors import Permanent, WireError
 from binlake.pump_service.pump.directory import DataDirectory
 from binlake.pump_service.pump.files import Files

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.errors import Drift
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.target.definitions.definitions import read_definitions
 from binlake.target.session.session import TargetSession
 
