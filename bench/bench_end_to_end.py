@@ -45,7 +45,7 @@ from target_floor import check_rows, measure_floor
 from window_process import WindowJob, WindowRun
 
 from binlake import tso
-from binlake.base.jvm import list_delta_jars
+from binlake.base.installation import list_delta_jars
 from binlake.cluster.placement import PdClient
 from binlake.cluster.pumpclient import PumpReader
 from binlake.pump_service.statusport import StatusServer

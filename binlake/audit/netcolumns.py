@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.dictionaries import number_values
+from binlake.base.arrowcolumns import number_values
 from binlake.base.lakecolumns import History, Mutation
 from binlake.errors import SchemaError
 

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.compare.structure import parse_base_type
 from binlake.errors import WireError
 

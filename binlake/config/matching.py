@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from binlake.base.sections.values import TableName
+from binlake.base.sections import TableName
 from binlake.config.model import Replication
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules

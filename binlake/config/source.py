@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from binlake.base.sections.security import SecuritySection, SqlSecurity
-from binlake.base.sections.values import HostText, NameList, Section
+from binlake.base.sections import HostText, NameList, Section, SecuritySection, SqlSecurity
 from binlake.rows.schema.session import read_zone
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple, Protocol
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect import derive_bytewise_definitions, render_bytewise
 from binlake.dialect.replacement import find_replaced_names
 from binlake.errors import SchemaError

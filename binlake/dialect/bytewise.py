@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect.collations import find_target_charset
 from binlake.dialect.tokens import Token, TokenKind, render, tokenize
 from binlake.rows.schema import DbInfo, TableDef

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect.clauses import drop_introducers
 from binlake.dialect.errors import Unmappable
 from binlake.dialect.tokens import Token, find_closing, render, tokenize

@@ -6,7 +6,7 @@ none: then its tables are refused.
 
 from __future__ import annotations
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 
 MARIADB_COLLATIONS = {
     # MariaDB 10.11 has no UCA 9.0.0; the nearest is UCA 14.0.0 without padding. If the two compare a pair of keys

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect.conversions import format_type
 from binlake.dialect.errors import Unmappable
 from binlake.dialect.madeup import WAYS, require_known_variable

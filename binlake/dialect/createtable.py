@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect.defaults import format_default
 from binlake.dialect.mapping import map_ddl
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef

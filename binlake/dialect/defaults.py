@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect.errors import Unmappable
 from binlake.dialect.tokens import Token, TokenKind, find_closing, tokenize, tokenize_with_spaces
 from binlake.rows.codec.writers import derive_filled_text

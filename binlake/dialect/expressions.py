@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect.tokens import Token, TokenKind, find_closing, join_list, split_list
 from binlake.dialect.unsigned import widen_unsigned
 from binlake.rows.schema import TableDef

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect.tokens import Token, TokenKind, find_closing, render, tokenize
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from binlake.base.durations import format_duration
+from binlake.base.terminal import format_duration
 from binlake.cluster.source.hearing import HeardSource, Hearing
 from binlake.health.problem import DIAGNOSE, FEEDER_CHECK, FEEDER_STATUS, LIST_WINDOWS, Problem
 from binlake.pipeline import label_sink, parse_feed_sink

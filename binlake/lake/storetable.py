@@ -27,7 +27,7 @@ from deltalake import DeltaTable, Metadata, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.table import ProtocolVersions
 
-from binlake.base.clock import read_clock_s
+from binlake.base.process import read_clock_s
 from binlake.errors import Transient
 from binlake.lake.lease import find_term, require_leases
 from binlake.lake.logcopy import LogCopy, name_commit

@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Transaction, WriterPr
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from binlake.base.lakecolumns import Change, Mirror
-from binlake.base.memory import give_memory_back
+from binlake.base.process import give_memory_back
 from binlake.errors import LostRange
 from binlake.lake.access import is_remote
 from binlake.lake.columntypes import build_schema

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from binlake.base.sections.rules import (
+from binlake.base.sections import (
     BlockAllowList,
     DdlInjection,
     DdlReplacement,

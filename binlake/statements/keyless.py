@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.columns import build_large_scalar, format_match_literals

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.rows.codec.values import name_error_value
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.rows.schema import TableDef
 from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, compute_statement_digest
 from binlake.statements.keyconditions import KeyConditions

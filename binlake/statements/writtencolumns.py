@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.errors import SchemaError
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from binlake.base.diskuse import DiskUse
+from binlake.base.localfiles import DiskUse
 from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import WireError
 from binlake.rpc import Tls

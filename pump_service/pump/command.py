@@ -25,7 +25,7 @@ from typing import TextIO
 import structlog
 
 from binlake import tso
-from binlake.base.garbage import collect_rarely
+from binlake.base.startup import collect_rarely
 from binlake.cluster.placement import PdClient, open_placement
 from binlake.errors import ConfigError
 from binlake.pump_service.pump.config import PumpConfig

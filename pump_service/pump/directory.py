@@ -17,8 +17,7 @@ import uuid
 from pathlib import Path
 from typing import Protocol
 
-from binlake.base.durable import replace_file, sync_folder
-from binlake.base.filelock import FileLock
+from binlake.base.localfiles import FileLock, replace_file, sync_folder
 from binlake.errors import Permanent
 
 

@@ -16,8 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from binlake.base.arguments import add_output
-from binlake.base.exitstatus import Exit
+from binlake.base.commandline import Exit, add_output
 from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.config.model import Replication

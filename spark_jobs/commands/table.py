@@ -12,8 +12,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
-from binlake.base.arguments import add_output
-from binlake.base.exitstatus import Exit
+from binlake.base.commandline import Exit, add_output
 from binlake.config import Replication, load_replication
 from binlake.ddl.targets import Naming
 from binlake.errors import ConfigError

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.base import rowhash
-from binlake.base.dictionaries import encode_dictionary
+from binlake.base.arrowcolumns import encode_dictionary
 from binlake.base.lakecolumns import Message, Mutation
 from binlake.feed.messages import MessageEncoder
 from binlake.lake.parts import TablePart, write_parts

@@ -8,8 +8,7 @@ from typing import Any
 
 import structlog
 
-from binlake.base.cpu import CPU
-from binlake.base.memory import give_memory_back
+from binlake.base.process import CPU, give_memory_back
 from binlake.base.spans import Values
 from binlake.errors import LeaseHeld
 from binlake.feed.state import read_progress, read_state, record_feed_error, record_resume

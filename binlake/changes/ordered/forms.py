@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.changes.net.event import Row
 from binlake.changes.ordered.keys import read_image_text
 from binlake.errors import SchemaError

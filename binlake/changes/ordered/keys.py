@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.changes.net import RowEvent
 from binlake.changes.net.event import Row
 from binlake.changes.ordered.collation import fold

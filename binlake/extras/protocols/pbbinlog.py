@@ -14,10 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.lakecolumns import Message
-from binlake.config.protocols import PbOptions
-from binlake.ddl.definitions import LandedDdl
-from binlake.feed.bytecolumns import (
+from binlake.base.arrowcolumns import (
     Array,
     Ints,
     Part,
@@ -29,6 +26,9 @@ from binlake.feed.bytecolumns import (
     join_parts,
     scatter,
 )
+from binlake.base.lakecolumns import Message
+from binlake.config.protocols import PbOptions
+from binlake.ddl.definitions import LandedDdl
 from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, FeedEvent, RowFormat
 from binlake.feed.jsontext import as_binary
 from binlake.feed.protobuf import (

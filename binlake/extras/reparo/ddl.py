@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from binlake import tso
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.binlogfile.reading import BinlogDdl
 from binlake.dialect import DdlText, map_ddl
 from binlake.dialect.classify import DdlKind, classify_tokens

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.descriptions import build_visibility_sql, describe_table
 from binlake.mysqlbinlog.definitions.tables import build_table_info

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from binlake.base.arguments import add_output, add_replications, list_replications, parse_seconds
-from binlake.base.exitstatus import Exit
+from binlake.base.commandline import Exit, add_output, add_replications, list_replications, parse_seconds
 from binlake.base.terminal import print_table
 from binlake.config.folder import find_replications_folder
 from binlake.config.load import load_replication

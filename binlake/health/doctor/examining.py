@@ -10,8 +10,8 @@ from importlib.metadata import EntryPoint, entry_points
 
 import structlog
 
-from binlake.base.deadline import begin
-from binlake.base.extras import explain_missing
+from binlake.base.installation import explain_missing
+from binlake.base.reachability import begin_in_thread
 from binlake.errors import BinlakeError
 from binlake.health.doctor.model import Check, DoctorLine, ListChecks, Patient, explain_error
 from binlake.lake.damage import translate_storage_error
@@ -39,7 +39,7 @@ def collect_checks(patient: Patient) -> list[Check]:
 def examine(checks: Sequence[Check], timeout_s: float) -> Report:
     """What the checks find. Each begins now and has `timeout_s`."""
     until = time.monotonic() + timeout_s
-    running = [(check, begin(_gather(check), f"doctor-{check.name}")) for check in checks]
+    running = [(check, begin_in_thread(_gather(check), f"doctor-{check.name}")) for check in checks]
     return _fold_repeated(
         (check.subject, finding)
         for check, future in running

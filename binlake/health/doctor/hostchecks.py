@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from binlake.base.extras import EXTRAS, list_versions, require_one_pyspark
+from binlake.base.installation import EXTRAS, list_versions, require_one_pyspark
 from binlake.errors import ConfigError
 from binlake.health.doctor.model import Check, DoctorLine, explain_error, judge
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.dictionaries import encode_dictionary
+from binlake.base.arrowcolumns import encode_dictionary
 from binlake.base.varint import write_uvarint
 from binlake.mysqlbinlog.rowimage.charsets import InvalidText, build_utf8_writer
 from binlake.mysqlbinlog.rowimage.lanes import Bytes

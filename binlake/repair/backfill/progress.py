@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from binlake.base.progressline import Tell, tell_nobody
+from binlake.base.terminal import Tell, tell_nobody
 from binlake.errors import ConfigError
 from binlake.lake.windowlog import WindowEvent, WindowLog
 

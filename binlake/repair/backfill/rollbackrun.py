@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from binlake.audit.audit import Audit
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.config import Replication
 from binlake.lake.paths import LakePaths
 from binlake.repair.backfill.rollback import (

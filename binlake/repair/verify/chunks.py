@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.repair.verify.keyorder import Key, KeyOrder
 from binlake.repair.verify.texts import HASH, Hashes, Texts, hash_texts, render_hash_sql
 from binlake.rows.schema import ColumnInfo, TableDef

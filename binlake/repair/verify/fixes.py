@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.repair.verify.differences import Difference, Row
 from binlake.rows.schema import TableDef
 from binlake.statements import BatchLimits, StatementBatch, TableStatements, build_images_from_rows

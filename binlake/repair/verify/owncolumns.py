@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.errors import Drift
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name

@@ -18,7 +18,7 @@ from typing import Literal
 import structlog
 
 from binlake.audit.audit import Audit
-from binlake.base.progressline import Tell, tell_nobody
+from binlake.base.terminal import Tell, tell_nobody
 from binlake.config import Replication
 from binlake.config.target import TargetSection
 from binlake.errors import ConfigError

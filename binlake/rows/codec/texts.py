@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from binlake.base.dictionaries import encode_dictionary
+from binlake.base.arrowcolumns import encode_dictionary
 from binlake.rows.codec.lanes import Bools, Bytes, Ints, Uints
 from binlake.rows.codec.values import name_error_value
 

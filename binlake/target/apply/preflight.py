@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.config.model import Replication
 from binlake.config.target import TargetSection, TargetTable
 from binlake.ddl.shapes import TableShape

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect import DdlText, map_ddl, put_target_names, render_bytewise
 from binlake.errors import ConfigError
 from binlake.mysqlbinlog.dumpfolder import DumpFolder, Name, open_dump_file, read_dump_statements

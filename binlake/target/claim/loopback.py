@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from binlake.base import sqlfiles
-from binlake.base.sections.rules import LoopbackSection
+from binlake.base import sql
+from binlake.base.sections import LoopbackSection
 from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.session.session import TargetSession
 from binlake.target.session.tables import require_transactions
@@ -29,7 +29,7 @@ class LoopbackMarks:
         sought = "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
         if not session.fetch_rows(sought, names):
             session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(self.config.mark_schema)}")
-            session.execute(sqlfiles.read_statement("repl_mark").replace("{table}", self._table))
+            session.execute(sql.read_statement("repl_mark").replace("{table}", self._table))
         # A transaction that rolls back must leave no mark.
         require_transactions(session, self.config.mark_schema, [self.config.mark_table])
 

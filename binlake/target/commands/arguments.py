@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from binlake.base.arguments import add_output
+from binlake.base.commandline import add_output
 from binlake.config.load import load_replication
 from binlake.config.model import Replication
 from binlake.config.target import TargetSection

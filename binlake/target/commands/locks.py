@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from binlake.base.exitstatus import Exit
+from binlake.base.commandline import Exit
 from binlake.base.terminal import print_table
 from binlake.config.model import Replication
 from binlake.ddl.shardlocks import Name, Resolution

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect import find_target_collation
 from binlake.dialect.wholetexts import is_whole_text_key
 from binlake.mysqlbinlog.definitions.descriptions import mask_four_byte_characters

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain, groupby
 from typing import Any, Literal, NamedTuple
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.rows.schema.names import fold_name
 from binlake.target.definitions.forms import ColumnForm, IndexForm, Name, TableForm, normalize_type
 from binlake.target.session.session import TargetSession

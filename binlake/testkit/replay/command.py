@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from binlake.base.arguments import add_output
+from binlake.base.commandline import add_output
 from binlake.cluster.placement import ClockClient, EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import PumpClient
 from binlake.errors import ConfigError

@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from binlake import tso
-from binlake.base.arguments import add_output
+from binlake.base.commandline import add_output
 from binlake.cluster.control.commands import add_cluster, build_tls
 from binlake.cluster.placement import EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import ClientOptions, PumpClient

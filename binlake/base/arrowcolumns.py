@@ -1,6 +1,9 @@
-"""Operations on whole binary columns: building from bounds, hex to bytes, varints, byte tables, joining row parts.
+"""Operations on whole Arrow columns: numbers of distinct values, bytes from bounds, varints, tables of bytes.
 
-Rule: no Python object per value. Every function takes and returns whole columns.
+Rule: no Python object per value; every function takes and returns whole columns. A dictionary has exactly the values
+that occur, each once, in order of first appearance: Arrow keeps the whole dictionary of an array that is sliced or
+filtered, and `dictionary_encode` returns such an array as it is, so whoever walks its dictionary finds values of rows
+that are not there.
 """
 
 from __future__ import annotations
@@ -11,16 +14,48 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from binlake.base.dictionaries import encode_dictionary
+Ints = NDArray[np.int64]
+_RENUMBER_ABOVE = 1 << 31
+"""Codes are renumbered above this number of combinations, far below the numbers whose product would overflow."""
+
+
+def encode_dictionary(values: Any) -> Any:
+    """`values`, an array or chunked array of any kind, as one dictionary array; NULL has no number."""
+    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    plain = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    return plain.dictionary_encode()
+
+
+def number_values(rows: pa.Table, names: Sequence[str]) -> tuple[Ints, pa.Table]:
+    """Number the distinct values of the columns `names`: (each row's number, the values by number)."""
+    codes: Ints = np.zeros(rows.num_rows, np.int64)
+    most = 1
+    for name in names:
+        encoded = encode_dictionary(rows[name])
+        codes = codes * len(encoded.dictionary) + np.asarray(encoded.indices)
+        most *= len(encoded.dictionary)
+        if most > _RENUMBER_ABOVE:
+            # Number only the combinations that occur, so that the codes do not overflow.
+            codes, most = _renumber(codes), rows.num_rows
+    codes = _renumber(codes)
+    some = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
+    some[codes] = np.arange(rows.num_rows)
+    return codes, rows.select(list(names)).take(pa.array(some))
+
+
+def _renumber(codes: Ints) -> Ints:
+    """Number distinct codes from 0 on, without a gap."""
+    numbers: Ints = np.asarray(encode_dictionary(pa.array(codes)).indices).astype(np.int64)
+    return numbers
+
 
 Array = Any
 """A pyarrow Array (pyarrow has no stubs)."""
-Ints = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
+Bytes = NDArray[np.uint8]
 Part = Any
 """A part of each row: an Array, or bytes that are equal in all rows."""
 
@@ -40,7 +75,7 @@ def decode_hex(texts: Array) -> Array:
     return build_binary_array(offsets // 2, (values[0::2] << np.uint8(4)) | values[1::2], texts)
 
 
-def encode_varints(unsigned: npt.NDArray[np.uint64]) -> Array:
+def encode_varints(unsigned: NDArray[np.uint64]) -> Array:
     """Encode numbers as varints: groups of seven bits, lowest first."""
     lengths = np.ones(len(unsigned), np.int64)
     for size in range(1, _MOST_VARINT_BYTES):
@@ -70,7 +105,7 @@ class ByteTable:
         return np.array([len(self.others.get(byte, b" ")) for byte in range(256)], np.int64)
 
     @cached_property
-    def changed(self) -> npt.NDArray[np.bool_]:
+    def changed(self) -> NDArray[np.bool_]:
         """Whether each byte is replaced."""
         return np.array([byte in self.others for byte in range(256)])
 
@@ -144,7 +179,7 @@ def build_fixed_width_array(data: Bytes, width: int, rows: int) -> Array:
     return build_binary_array(np.arange(rows + 1, dtype=np.int64) * width, data)
 
 
-def encode_fixed_numbers(values: npt.NDArray[np.generic], kind: str) -> Array:
+def encode_fixed_numbers(values: NDArray[np.generic], kind: str) -> Array:
     """Numbers as eight bytes of numpy's type `kind`."""
     return build_fixed_width_array(values.astype(kind).view(np.uint8), 8, len(values))
 

@@ -1,12 +1,79 @@
-"""Which changes are replicated, under which names: the keys of drainer and DM (docs/reference/filters.md)."""
+"""Sections of the configuration that other rooms use without `binlake.config`.
+
+They say which changes are replicated, under which names (the keys of drainer and DM: docs/reference/filters.md), and
+which files a link with TLS needs. All sections have a common base: kebab-case keys, frozen values, no unknown keys.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from binlake.base.sections.values import NameList, PlaceText, Section, TableName, TsText
+TsText = Annotated[str, Field(pattern=r"^(-1|[0-9]{1,20})$")]
+"""A commit_ts as decimal text, or -1."""
+PlaceText = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,19}$")]
+"""A commit_ts of the source, above 0, as decimal text."""
+
+
+def _to_kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _split_comma_list(value: object) -> object:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+NameList = Annotated[tuple[str, ...], BeforeValidator(_split_comma_list)]
+"""Names as a list or as text with commas."""
+
+
+_WITH_PORT = re.compile(r"[^:]*:[0-9]*|\[.*\](:[0-9]*)?")
+"""An address of IPv6 has more than one colon, and no brackets."""
+
+
+def _require_host(host: str) -> str:
+    # A port or a scheme would be looked up as a part of the name.
+    if "/" in host:
+        raise ValueError("it must be a host name or address, without a scheme and a path")
+    if _WITH_PORT.fullmatch(host):
+        raise ValueError("it must be a host name or address alone: the port has its own key, `port`")
+    return host
+
+
+HostText = Annotated[str, AfterValidator(_require_host)]
+"""The name or address of a host."""
+
+
+class Section(BaseModel):
+    """A section of the TOML."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=_to_kebab, populate_by_name=True, allow_inf_nan=False
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_what_pydantic_accepts(cls, raw: object) -> object:
+        """Both spellings of one key, of which one would win, and booleans as numbers."""
+        if isinstance(raw, dict):
+            for name, field in cls.model_fields.items():
+                if field.alias != name and field.alias in raw and name in raw:
+                    raise ValueError(f"`{field.alias}` is given twice: also as `{name}`")
+                if isinstance(raw.get(field.alias, raw.get(name)), bool) and field.annotation in _NUMBERS:
+                    raise ValueError(f"`{field.alias or name}` is a number, not true or false")
+        return raw
+
+
+_NUMBERS = (int, float, int | None)
+
+
+class TableName(Section):
+    """A table pattern; a leading `~` makes either part a regular expression."""
+
+    db_name: str = Field(description="database, or ~regex")
+    tbl_name: str = Field(description="table, or ~regex")
 
 
 class FilterSection(Section):
@@ -171,3 +238,51 @@ class LoopbackSection(Section):
     def copies_ddl(self) -> bool:
         """True if DDL runs on the target."""
         return self.sync_ddl is not False
+
+
+SslMode = Literal["preferred", "required", "verify-ca", "verify-identity", "disabled"]
+"""The modes of MySQL's clients."""
+_CHECKING = ("verify-ca", "verify-identity")
+
+
+class SecuritySection(Section):
+    """TLS to PD and TiDB's status port if their URL is https://, and to pumps and `source.sql` if any file is given."""
+
+    ssl_ca: str = Field(
+        "", description="PEM file of the CA that signed the servers' certificates; empty = the system's CAs"
+    )
+    ssl_cert: str = Field("", description="PEM file of the client certificate, if the servers require one")
+    ssl_key: str = Field("", description="PEM file of the client certificate's key")
+
+    def list_files(self) -> tuple[str, str, str]:
+        """CA, certificate and key; empty = none."""
+        return self.ssl_ca, self.ssl_cert, self.ssl_key
+
+
+class SqlSecurity(SecuritySection):
+    """TLS towards this server."""
+
+    ssl_mode: Literal["", SslMode] = Field(
+        "",
+        description="as of MySQL's clients: `preferred`: TLS if the server offers it, its certificate is not checked;"
+        " `required`: TLS, not checked; `verify-ca`: signed by ssl-ca; `verify-identity`: signed by ssl-ca (empty: a CA"
+        " of the system) for this host; `disabled`. Empty = `verify-identity` if any file is given, else `preferred`",
+    )
+
+    @model_validator(mode="after")
+    def _require_files_that_count(self) -> SqlSecurity:
+        if any(self.list_files()) and self.mode in ("preferred", "disabled"):
+            raise ValueError(f"`ssl-mode` {self.mode} uses no files: set `required` or `verify-identity`")
+        if self.ssl_ca and not self.checks_certificate:
+            raise ValueError(f"`ssl-mode` {self.mode} does not check the certificate, so `ssl-ca` has no effect")
+        return self
+
+    @property
+    def mode(self) -> SslMode:
+        """The mode that applies."""
+        return self.ssl_mode or ("verify-identity" if any(self.list_files()) else "preferred")
+
+    @property
+    def checks_certificate(self) -> bool:
+        """Whether a server with another's certificate is refused."""
+        return self.mode in _CHECKING

@@ -1,13 +1,24 @@
-"""Reads the files of `sql/`: Binlake's tables on a target, one per file; audit queries (`audit_*`); demo data.
+"""SQL without a connection: the dialects of targets, the answer of SHOW GRANTS, and the files of `sql/`.
 
-A wheel has the folder as `binlake/sql`, so that nothing of the name `sql` is at the top level of an installation.
-
-In the table files, `{schema}` stands for the quoted name of their schema (target.checkpoint-schema).
+The files have Binlake's tables on a target, one each; audit queries (`audit_*`); and demo data. A wheel has the folder
+as `binlake/sql`, so that nothing of the name `sql` is at the top level of an installation. In the files of tables,
+`{schema}` stands for the quoted name of their schema (target.checkpoint-schema).
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Literal
+
+Dialect = Literal["mysql", "mariadb", "tidb"]
+
+
+def parse_privileges(grant: str) -> list[str]:
+    """The privileges of one GRANT, in upper case and without columns; empty for a role."""
+    words = re.match(r"GRANT (.+?) ON ", grant)
+    return [re.sub(r"\s*\(.*", "", privilege).strip().upper() for privilege in words[1].split(",")] if words else []
+
 
 TABLES = ("checkpoint", "binlake_owner", "binlake_lease", "binlake_fence", "binlake_progress", "binlake_ledger")
 """Tables of the checkpoint schema; `sql/<name>.sql` creates each. If they exist, Binlake has already applied there."""
