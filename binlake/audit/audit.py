@@ -45,7 +45,7 @@ from binlake.mirror.rows import read_mirror_texts
 from binlake.mirror.versions import IN_PART, MirrorState, MirrorVersions
 from binlake.pipeline import list_stages_with_versions
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.rules import Rules
 
 _BATCH_ROWS = 16_384

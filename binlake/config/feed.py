@@ -14,7 +14,7 @@ from binlake.base.sections import NameList, Section
 from binlake.config.protocols import AvroOptions, CsvOptions, Options, PbOptions, SlaveBinlogOptions
 from binlake.config.sinkuri import SinkUri, parse_sink_uri
 from binlake.errors import ConfigError
-from binlake.rows.schema.session import read_zone
+from binlake.rows.schema.job import read_zone
 
 if TYPE_CHECKING:
     from binlake.rules.tablefilter import TableMatcher

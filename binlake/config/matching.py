@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from binlake.base.sections import TableName
 from binlake.config.model import Replication
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.rules import Rules
 from binlake.rules.patterns import Pattern, compile_drainer_pattern, compile_wildcard
 from binlake.rules.tablefilter import TableMatcher

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from binlake.base.sql import Dialect
 from binlake.dialect.casting import cast_expression, find_type_group, needs_day, needs_zone
-from binlake.dialect.errors import Unmappable
+from binlake.dialect.routed import Unmappable
 from binlake.rows.codec.casts import knows_pair
 from binlake.rows.schema import ColumnInfo
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
 
 ALIKE = {
     "integer": "integer decimal real bit year text binary json",

@@ -13,7 +13,7 @@ from typing import Literal
 
 from binlake.base.sections import EventRule
 from binlake.errors import ConfigError, Permanent
-from binlake.rows.schema.actions import Action
+from binlake.rows.schema.job import Action
 from binlake.rules.patterns import Pattern, compile_regex, compile_wildcard
 
 DML = ("insert", "update", "delete")

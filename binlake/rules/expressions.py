@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from binlake.base.sections import ExpressionRule
 from binlake.errors import ConfigError
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.rules.rowfilter import Half
 
 

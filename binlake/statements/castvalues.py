@@ -13,7 +13,7 @@ from typing import Any
 
 from binlake.base.sql import Dialect
 from binlake.rows.schema import ColumnInfo
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
 
 _HEAD = "BINLAKE CONVERTS "
 _TYPE = ("id", "name", "tp", "flag", "flen", "decimal", "charset", "collate", "elems")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from enum import Enum
 
-from binlake.rows.codec.writers import parse_flat_number
+from binlake.rows.codec.encode import parse_flat_number
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from binlake.rows.codec.floats import format_double, format_float
+from binlake.rows.codec.numbers import format_double, format_float
 from binlake.rows.codec.values import name_error_value
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t

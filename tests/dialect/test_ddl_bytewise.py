@@ -10,7 +10,7 @@ from binlake.ddl.definitions import LandedDdl, WindowDefinitions, use_bytewise_c
 from binlake.dialect import choose_bytewise_collation, derive_bytewise_definitions, render_bytewise
 from binlake.rows.schema import DbInfo, SchemaState
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.target.definitions.forms import build_expected_form
 
 

@@ -18,8 +18,8 @@ from binlake.dialect.tokens import TokenKind, render, tokenize
 from binlake.errors import SchemaError, TargetRefused
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.info import SOURCE_KEY
+from binlake.rows.schema.state import DdlSide
 from binlake.statements.literal import quote, quote_name
 from binlake.statements.writtencolumns import list_written_columns
 

@@ -17,7 +17,7 @@ from binlake.errors import SchemaError, TargetRefused
 from binlake.mirror.effects import derive_effects
 from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.target.session.session import TargetSession
 from binlake.testkit.captures.capture import Capture
 from binlake.window.cuts import build_ddl_batch

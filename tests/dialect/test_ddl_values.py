@@ -11,13 +11,13 @@ from support.tabledefs import col, primary, table
 
 from binlake.base.sql import Dialect
 from binlake.dialect import DdlText, map_ddl
-from binlake.dialect.madeup import reads_clock
+from binlake.dialect.givenvalues import reads_clock
 from binlake.errors import TargetRefused
-from binlake.rows.codec.writers import derive_filled_text
+from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.schema import DbInfo, DdlJob, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
+from binlake.rows.schema.state import DdlSide
 from binlake.statements.castvalues import CastStep
 from binlake.statements.requiredrows import RequireNoRows
 from binlake.statements.writtencolumns import list_written_columns

@@ -25,7 +25,7 @@ from binlake.feed.messages import ORDER, MessageEncoder
 from binlake.feed.protocols import format_of
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.rules.topics import Dispatcher, Topics
 
 KEYED = table_def(

@@ -15,9 +15,9 @@ from binlake.feed.values import compute_member_numbers, show_members
 from binlake.repair.verify.chunks import ChunkPlan, Cuts
 from binlake.repair.verify.sqltable import SqlTable
 from binlake.repair.verify.texts import hash_texts, render_hash_sql
-from binlake.rows.codec.texts import format_enums
+from binlake.rows.codec.encode import parse_flat_number
+from binlake.rows.codec.lanes import format_enums
 from binlake.rows.codec.values import format_enum, format_set
-from binlake.rows.codec.writers import parse_flat_number
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements import TableStatements, build_images_from_rows

@@ -17,7 +17,7 @@ from binlake.errors import SchemaError
 from binlake.rows.codec.values import name_error_value
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.statements.batch import UNCHECKED
 from binlake.statements.keyless import format_image_condition
 from binlake.statements.lenient import has_error_value, render_lenient

@@ -45,7 +45,7 @@ from binlake.feed.values import compute_member_numbers, convert_images_to_zone, 
 from binlake.rows.codec import datum as d
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.actions import Action
+from binlake.rows.schema.job import Action
 from binlake.wire import pb_binlog_pb2 as pb
 
 _KINDS = {INSERT: pb.Insert, UPDATE: pb.Update, DELETE: pb.Delete}

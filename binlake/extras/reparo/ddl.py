@@ -23,8 +23,8 @@ from binlake.dialect.tokens import TokenKind, tokenize
 from binlake.errors import TargetRefused
 from binlake.extras.reparo.definitions import ReparoTables
 from binlake.rows.schema import DbInfo
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
+from binlake.rows.schema.state import DdlSide
 from binlake.target import ExpectedState
 
 Name = tuple[str, str]

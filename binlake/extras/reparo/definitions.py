@@ -17,8 +17,7 @@ from binlake.mysqlbinlog.definitions.tables import build_table_info
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.schema import ColumnInfo, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import Json
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import Json, fold_name
 from binlake.target.session.session import TargetSession
 
 Name = tuple[str, str]

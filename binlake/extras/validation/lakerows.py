@@ -28,7 +28,7 @@ from binlake.repair.verify.laketable import VerifiedLakeTable
 from binlake.repair.verify.tables import VerifiedTable
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.actions import Action
+from binlake.rows.schema.job import Action
 
 _FEW = 100
 """Up to this many keys are searched one by one using the files' statistics; more are matched as a set."""

@@ -45,7 +45,7 @@ from binlake.repair.verify.keyorder import AnyKey
 from binlake.repair.verify.snapshot import TargetSnapshot, open_target_snapshot
 from binlake.repair.verify.tables import Name, VerifiedTable, list_tables_at, read_cluster_id
 from binlake.rows.codec import format_key_text
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.rules import Rules
 from binlake.target.claim.aside import is_aside
 from binlake.window.manifest import format_window_name

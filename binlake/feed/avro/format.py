@@ -28,7 +28,7 @@ from binlake.feed.avro.schema import (
 )
 from binlake.feed.formats import DELETE, Bodies, Changes, MessageSchemas, RowFormat
 from binlake.feed.values import convert_texts_to_zone, show_members
-from binlake.rows.codec.writers import derive_decimal_layout
+from binlake.rows.codec.encode import derive_decimal_layout
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 

@@ -25,8 +25,8 @@ from binlake.mysqlbinlog.tablerows.rowblocks import INSERTED
 from binlake.mysqlbinlog.tablerows.rowtexts import Write, build_row_text_writers, is_read_as_bytes
 from binlake.rows.codec.columnblocks import encode_column_block
 from binlake.rows.codec.columns import format_reals
-from binlake.rows.codec.readers import build_reader
-from binlake.rows.codec.texts import format_hex
+from binlake.rows.codec.lanes import format_hex
+from binlake.rows.codec.tabledecoder import build_reader
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 

@@ -27,7 +27,7 @@ from binlake.repair.verify.differences import Difference, Row, RowsOfTable
 from binlake.repair.verify.keyorder import AnyKey
 from binlake.repair.verify.sqltable import SqlTable
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.rules import Rules
 
 Side = Literal["source", "target"]

@@ -15,7 +15,7 @@ from binlake.audit.audit import Audit
 from binlake.config import Replication
 from binlake.ddl.targets import Naming
 from binlake.dialect import derive_bytewise_table
-from binlake.dialect.createtable import build_create_statements
+from binlake.dialect.mapping import build_create_statements
 from binlake.errors import ConfigError, Drift, IncompleteWindow
 from binlake.lake.ddls import find_last_ddls
 from binlake.lake.paths import LakePaths
@@ -26,7 +26,7 @@ from binlake.repair.verify.repairing import Repaired, group_keys_by_table, repai
 from binlake.repair.verify.run import VerifyOptions, verify
 from binlake.repair.verify.tables import Name, list_tables_at
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.rules import Rules
 from binlake.statements.literal import quote_name
 from binlake.target.apply.settled import SettledTarget

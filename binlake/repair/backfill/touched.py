@@ -28,7 +28,7 @@ from binlake.repair.verify.keyorder import AnyKey
 from binlake.repair.verify.tables import Name, VerifiedTable
 from binlake.rows.codec.casts import derive_cast_form
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.forms import fold_name, fold_pair
 from binlake.rules import Rules
 from binlake.target.claim.aside import is_aside
 

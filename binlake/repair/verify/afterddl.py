@@ -21,7 +21,7 @@ from binlake.lake.windowlog import WindowLog
 from binlake.repair.verify.differences import Difference
 from binlake.repair.verify.run import Against, VerifyOptions, verify
 from binlake.repair.verify.tables import list_tables_at, read_cluster_id
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.target.claim.aside import read_aside
 from binlake.target.session.session import TargetSession
 

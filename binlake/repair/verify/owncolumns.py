@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from binlake.base.sql import Dialect
 from binlake.errors import Drift
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.target.definitions.definitions import read_definitions
 from binlake.target.session.session import TargetSession
 

@@ -34,7 +34,7 @@ from binlake.repair.verify.snapshot import TargetSnapshot, open_source_snapshot,
 from binlake.repair.verify.sqltable import MOST_BUCKETS, Digest, SqlTable
 from binlake.repair.verify.state import VerifyState
 from binlake.repair.verify.tables import VerifiedTable, list_tables_at, read_cluster_id
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.rules import Rules
 from binlake.target.claim.aside import is_aside
 from binlake.target.definitions.definitions import compare_definitions, expect_tables, read_definitions

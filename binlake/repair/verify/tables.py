@@ -15,7 +15,7 @@ from binlake.lake.sharedtargets import read_target_tables_at
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import MirrorVersions
 from binlake.rows.schema import SchemaState, TableDef
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.forms import fold_name, fold_pair
 from binlake.rules import Rules
 
 Name = tuple[str, str]

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.compare.values import build_canonical_converter
-from binlake.rows.codec.floats import as_float32, format_double
+from binlake.rows.codec.numbers import as_float32, format_double
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.literal import quote_name

@@ -17,7 +17,7 @@ from binlake.ddl.shapes import TableShape
 from binlake.ddl.targets import TargetTables
 from binlake.dialect import derive_bytewise_table, has_target_collation
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.forms import fold_name, fold_pair
 from binlake.target.claim.aside import is_aside
 from binlake.target.definitions.definitions import build_drift_error, expect_tables, read_definitions
 from binlake.target.definitions.forms import Name, TableForm, build_expected_form

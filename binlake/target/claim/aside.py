@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from binlake.errors import TargetRefused
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.statements.batch import StatementBatch, parse_statement_table
 from binlake.statements.literal import quote_qualified_name
 from binlake.target.claim.checkpointrow import Checkpoint

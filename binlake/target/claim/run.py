@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from binlake.errors import BinlakeError, CheckpointConflict
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.target.claim.aside import AsideTable, is_aside, read_aside, write_aside
 from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
 from binlake.target.claim.claim import TargetClaim

@@ -27,7 +27,7 @@ from binlake.lake.schemas import SchemaHistory
 from binlake.lake.sharedtargets import read_locks_at, read_resolutions, read_target_tables_at, record_resolution
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import BY_NAME
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.rules import Rules
 
 log = structlog.get_logger(__name__)

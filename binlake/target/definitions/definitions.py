@@ -18,8 +18,8 @@ from binlake.config.target import TargetSection
 from binlake.errors import Drift, TargetRefused
 from binlake.mysqlbinlog.definitions.descriptions import write_bytes_in_hex
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.forms import fold_name, fold_pair
+from binlake.rows.schema.state import DdlSide
 from binlake.statements.literal import quote_qualified_name
 from binlake.target.definitions.forms import Name, TableForm, build_expected_form, list_missing_indexes
 from binlake.target.definitions.remainingrows import Emptied, find_emptied_tables, find_remaining_rows, moves_rows

@@ -18,8 +18,8 @@ from binlake.dialect.wholetexts import is_whole_text_key
 from binlake.mysqlbinlog.definitions.descriptions import mask_four_byte_characters
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.actions import PUBLIC
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
+from binlake.rows.schema.job import PUBLIC
 from binlake.statements.writtencolumns import is_computed
 
 Name = tuple[str, str]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from binlake.errors import TargetRefused
 from binlake.rows.schema import Action, TableDef
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.definitions.forms import Name
 from binlake.target.session.failures import MISSING, get_error_code

@@ -11,7 +11,7 @@ from itertools import chain, groupby
 from typing import Any, Literal, NamedTuple
 
 from binlake.base.sql import Dialect
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.target.definitions.forms import ColumnForm, IndexForm, Name, TableForm, normalize_type
 from binlake.target.session.session import TargetSession
 

@@ -25,7 +25,7 @@ from binlake.repair.verify.fixfile import FixFile
 from binlake.repair.verify.repairing import apply_file, build_settled_target, group_keys_by_table, repair_keys
 from binlake.repair.verify.sqltable import SqlTable
 from binlake.repair.verify.tables import list_tables_at
-from binlake.rows.codec.floats import format_double
+from binlake.rows.codec.numbers import format_double
 from binlake.spark_jobs.commands.verify import run_verify, write_fixes
 from binlake.spark_jobs.job.outcomes import DIFFERENT
 

@@ -20,8 +20,8 @@ from binlake.dialect import DdlText, map_ddl
 from binlake.errors import Permanent
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
+from binlake.rows.schema.state import DdlSide
 from binlake.target import TargetSession
 from binlake.target.ddl.execution import execute_step
 from binlake.target.definitions.definitions import expect_after_ddl

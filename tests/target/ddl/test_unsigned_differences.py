@@ -1,5 +1,5 @@
-"""Expressions over unsigned numbers at the target (`binlake.dialect.unsigned`): no error, whatever the sql_mode is, and
-the values that the expression itself has in a session with NO_UNSIGNED_SUBTRACTION, or without it."""
+"""Expressions over unsigned numbers at the target (`binlake.dialect.expressions`): no error, whatever the sql_mode is,
+and the values that the expression itself has in a session with NO_UNSIGNED_SUBTRACTION, or without it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from binlake.dialect import DdlText, map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.target import TargetSession
 from binlake.target.session.session import SQL_MODE
 

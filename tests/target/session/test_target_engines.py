@@ -15,7 +15,7 @@ from binlake.config.target import TargetSection
 from binlake.dialect import DdlText, map_ddl
 from binlake.errors import Drift, TargetRefused
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.target.apply.preflight import run_preflight
 from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.definitions.definitions import expect_tables

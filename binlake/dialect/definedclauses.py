@@ -1,7 +1,12 @@
-"""Write CHECK constraints from the source's definitions instead of the DDL text, where they are known.
+"""Clauses that are written from the source's definition, not the DDL text: bounds of partitions, CHECK constraints.
 
-The text may contain constraints that TiDB ignores, or forms that a server does not support. So they are removed from
-the text, and each constraint of the definition is written with TiDB's name, as a table constraint. If
+Bounds: the definition has the computed numbers (`partition.definitions[].less_than`, `in_values`); the text may have
+expressions, and one such as `UNIX_TIMESTAMP('2020-01-01')` means a different second in each time zone. Servers compare
+partition names without letter case, but MariaDB uses the name as a part of a file name when it exchanges the partition
+(error 1025).
+
+CHECK: the text may contain constraints that TiDB ignores, or forms that a server does not support. So they are removed
+from the text, and each constraint of the definition is written with TiDB's name, as a table constraint. If
 tidb_enable_check_constraint is off, which is the default, TiDB ignores CHECK; then the target gets no constraint
 either. Where only the text is known (binlog files, dumps), its constraints are written in the target's words.
 """
@@ -10,16 +15,71 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from binlake.base.sql import Dialect
 from binlake.dialect.clauses import drop_introducers
-from binlake.dialect.errors import Unmappable
-from binlake.dialect.tokens import Token, find_closing, render, tokenize
-from binlake.dialect.unsigned import widen_unsigned
+from binlake.dialect.expressions import widen_unsigned
+from binlake.dialect.routed import Unmappable
+from binlake.dialect.tokens import Token, TokenKind, find_closing, render, tokenize
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.statements.literal import quote_name
+
+_NOT_ENFORCED = re.compile(r"/\*!\d{5,6} NOT ENFORCED \*/")
+
+
+def put_stored_bounds(tokens: Sequence[Token], table: TableDef | None) -> list[Token]:
+    """`tokens` with the stored bounds of `table`'s partitions in place of numeric expressions.
+
+    Bounds of RANGE COLUMNS and LIST COLUMNS stay, because no such column may have a type that depends on a time zone.
+    """
+    partition = (table.raw.get("partition") if table is not None else None) or {}
+    if partition.get("columns"):
+        return list(tokens)
+    definitions = {definition["name"]["L"]: definition for definition in partition.get("definitions") or ()}
+    put: list[Token] = []
+    at = 0
+    while at < len(tokens):
+        start = _find_values(tokens, at)
+        definition = definitions.get(fold_name(tokens[at + 1].value)) if start else None
+        if not start or definition is None:
+            put.append(tokens[at])
+            at += 1
+            continue
+        end = find_closing(tokens, start)
+        put += [*tokens[at:start], *_build_stored_bounds(tokens[start + 1 : end], definition, tokens[start])]
+        at = end + 1
+    return put
+
+
+def put_stored_partition(spec: Sequence[Token], table: TableDef | None) -> list[Token]:
+    """`spec` of an ALTER; in EXCHANGE PARTITION the partition's name is spelled as in `table`."""
+    partition = (table.raw.get("partition") if table is not None else None) or {}
+    names = {one["name"]["L"]: one["name"]["O"] for one in partition.get("definitions") or ()}
+    if len(spec) < 3 or not (spec[0].is_word("EXCHANGE") and spec[1].is_word("PARTITION")):
+        return list(spec)
+    name = names.get(fold_name(spec[2].value))
+    return [*spec[:2], replace(spec[2], kind=TokenKind.NAME, text=quote_name(name)) if name else spec[2], *spec[3:]]
+
+
+def _find_values(tokens: Sequence[Token], at: int) -> int:
+    """Index of the `(` after `PARTITION name VALUES LESS THAN` or `… IN` at `at`; 0 if no such clause is at `at`."""
+    rest = tokens[at : at + 6]
+    if len(rest) < 5 or not (rest[0].is_word("PARTITION") and rest[2].is_word("VALUES")):
+        return 0
+    start = at + (5 if rest[3].is_word("LESS") else 4)
+    return start if start < len(tokens) and tokens[start].is_mark("(") else 0
+
+
+def _build_stored_bounds(inner: Sequence[Token], definition: Mapping[str, Any], opening: Token) -> list[Token]:
+    less, values = definition.get("less_than") or (), definition.get("in_values") or ()
+    bounds = [*less] if less else [value[0] for value in values]
+    expression = any(token.kind is TokenKind.WORD and not token.is_word("MAXVALUE", "NULL") for token in inner)
+    if not expression or not bounds:
+        return [opening, *inner, Token(TokenKind.MARK, ")")]
+    return [opening, *tokenize(", ".join(bounds)), Token(TokenKind.MARK, ")")]
 
 
 @dataclass(frozen=True)
@@ -99,9 +159,6 @@ def map_written_check_spec(spec: Sequence[Token], dialect: Dialect) -> list[Toke
         return tokenize(f" DROP CONSTRAINT IF EXISTS {spec[2].text}")
     mapped = map_written_checks(spec, dialect)
     return [] if len(mapped) < 2 else mapped
-
-
-_NOT_ENFORCED = re.compile(r"/\*!\d{5,6} NOT ENFORCED \*/")
 
 
 def unwrap_not_enforced(tokens: Sequence[Token]) -> list[Token]:
