@@ -30,8 +30,8 @@ import structlog
 from binlake.config.target import TargetSection
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.actions import PUBLIC
 from binlake.rows.schema.info import IndexColumn, IndexInfo
+from binlake.rows.schema.job import PUBLIC
 from binlake.spark_jobs.tables.statements import build_statement_table
 from binlake.statements import BatchLimits, Phase, StatementBatch, TableStatements
 from binlake.statements.batch import restore_checked_batch

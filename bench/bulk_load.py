@@ -18,7 +18,7 @@ import numpy as np
 from sysbench_rows import C_BYTES, DB, FIRST_NUMBER, PAD_BYTES, RowImages, RowRole, SysbenchLoad, SysbenchWriter
 
 from binlake.base.varint import write_uvarint
-from binlake.pump_service.statusport.answers import (
+from binlake.pump_service.statusport import (
     Json,
     PrewrittenTransaction,
     StatusJobs,
@@ -30,8 +30,8 @@ from binlake.rows.codec import MutationBuilder, encode_prewrite_value
 from binlake.rows.codec.datum import write_int
 from binlake.rows.schema import Action, DbInfo
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.actions import PUBLIC
 from binlake.rows.schema.forms import CHARSET, COLLATE, build_database_json, build_job_json
+from binlake.rows.schema.job import PUBLIC
 from binlake.testkit.workload.definitions import Col, create_sql
 from binlake.testkit.workload.source import LiveTransactions
 from binlake.testkit.workload.tables import ID, WorkloadTable, WriterRows

@@ -11,14 +11,11 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import NoReturn, Protocol, TextIO
 
-from binlake.base.exitstatus import Exit
-from binlake.base.explained import explain_actions, find_action
-from binlake.base.extras import explain_missing, list_versions
-from binlake.base.garbage import collect_rarely
-from binlake.base.lightimport import import_lightly
-from binlake.base.memory import use_system_memory
-from binlake.base.oserrors import describe_os_error
-from binlake.base.overview import describe_commands, explain_unknown_command
+from binlake.base.commandline import Exit, describe_commands, explain_actions, explain_unknown_command, find_action
+from binlake.base.installation import explain_missing, list_versions
+from binlake.base.localfiles import describe_os_error
+from binlake.base.process import use_system_memory
+from binlake.base.startup import collect_rarely, import_lightly
 from binlake.base.terminal import escape_invisible
 from binlake.errors import BinlakeError
 

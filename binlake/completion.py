@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 
-from binlake.base.exitstatus import Exit
+from binlake.base.commandline import Exit
 from binlake.cli import GROUP, Command, load
 from binlake.errors import ConfigError
 

@@ -21,8 +21,8 @@ from support.leftovers import leftovers, mark_session
 from support.memory_disk import keep_temporary_files_in_memory
 from support.shared_servers import drop_databases, shared
 
-from binlake.base.garbage import collect_rarely
-from binlake.base.jvm import SHORT_LIVED
+from binlake.base.installation import SHORT_LIVED
+from binlake.base.startup import collect_rarely
 from deploy.local.process import Child
 
 if TYPE_CHECKING:

@@ -20,14 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.audit.audit import Audit, TableAsOf, sort_key
-from binlake.base.dictionaries import number_values
+from binlake.base.arrowcolumns import number_values
 from binlake.base.lakecolumns import History, Mutation
 from binlake.changes.net import compute_net_changes, encode_row_key
 from binlake.changes.net.net import complete_event, split_by_key
 from binlake.ddl.definitions import derive_key_defaults
 from binlake.errors import ConfigError, LostRange, OutOfTime, SchemaError
 from binlake.lake.ddls import read_landed_ddls
-from binlake.lake.rowhistory import Row, RowVersion, build_row_versions, match_table, read_change_table
+from binlake.lake.mutations import Row, RowVersion, build_row_versions, match_table, read_change_table
 from binlake.lake.seek import TimeBudget, read_at_most
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef

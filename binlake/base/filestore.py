@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Protocol
 
-from binlake.base.durable import sync_folder
+from binlake.base.localfiles import sync_folder
 from binlake.base.secrets import Field, resolve_secret
 from binlake.errors import ConfigError, Permanent, Transient
 

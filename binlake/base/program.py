@@ -5,9 +5,8 @@ from __future__ import annotations
 import runpy
 import sys
 
-from binlake.base.garbage import collect_rarely
-from binlake.base.lightimport import import_lightly
-from binlake.base.memory import share_arenas, use_system_memory
+from binlake.base.process import share_arenas, use_system_memory
+from binlake.base.startup import collect_rarely, import_lightly
 
 
 def main() -> None:

@@ -1,11 +1,16 @@
-"""Checks whether a server listens at an address, by a TCP connection within a deadline; no password is needed.
+"""Asks what may not answer: whether a server listens at an address; and work that may hang, in a thread of its own.
 
-It proves that a process listens, not that it works.
+A TCP connection within a deadline proves that a process listens, not that it works; no password is needed. Work that
+hangs (a lost file system, a silent server) stays in its daemon thread, and its caller stops waiting.
 """
 
 from __future__ import annotations
 
 import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from binlake.errors import ConfigError, Transient
@@ -60,3 +65,22 @@ def build_spark_unavailable_error(server: str = "", why: str = "does not answer"
         where={"server": server} if server else None,
         hint="restart it and see its log; then run the stage again: it first checks what has been done",
     )
+
+
+Result = TypeVar("Result")
+
+
+def begin_in_thread(work: Callable[[], Result], name: str) -> Future[Result]:
+    """Start `work`; its result or exception is in the future. The process may end while it still hangs."""
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future

@@ -1,8 +1,8 @@
-"""Users and passwords that a file names instead of containing them: `env:NAME`, and `airflow:CONN_ID`.
+"""Secrets that a file names instead of containing them: users, passwords (`env:NAME`, `airflow:CONN_ID`), files of TLS.
 
-Rule: both are read from the environment of the process that needs them. `airflow:CONN_ID` is `AIRFLOW_CONN_CONN_ID`, a
-URI or JSON as Airflow itself reads it there; Airflow's tasks put it there from whatever secrets backend has it. The
-processes of Airflow itself ask Airflow (`ask_for_connections`).
+Rule: users and passwords are read from the environment of the process that needs them. `airflow:CONN_ID` is
+`AIRFLOW_CONN_CONN_ID`, a URI or JSON as Airflow itself reads it there; Airflow's tasks put it there from whatever
+secrets backend has it. The processes of Airflow itself ask Airflow (`ask_for_connections`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import ssl
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
@@ -105,3 +107,16 @@ def _read_connection(text: str, key: str, field: Field, where: Mapping[str, obje
         hint = "set it in Airflow"
         raise ConfigError(f"{key}: the Airflow connection has no {_FIELDS[field]}", where=where, hint=hint)
     return str(value)
+
+
+def load_tls_files(context: ssl.SSLContext, ca: Path | None, cert: Path | None, key: Path | None) -> None:
+    """Let `context` trust `ca`, show `cert`, and speak TLS 1.2 or newer. Raises ConfigError."""
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        if ca is not None:
+            context.load_verify_locations(ca)
+        if cert is not None:
+            context.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        where = {"ssl-ca": ca, "ssl-cert": cert, "ssl-key": key, "reason": error}
+        raise ConfigError("the TLS files cannot be used", where=where) from None

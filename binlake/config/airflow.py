@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from binlake.base.sections.values import NameList, Section
+from binlake.base.sections import NameList, Section
 
 ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 """`package.module.name`."""

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from binlake.base.sections.rules import DdlReplacement
-from binlake.base.sections.values import Section, TsText
+from binlake.base.sections import DdlReplacement, Section, TsText
 from binlake.base.tomlfile import build_readable_error, read_toml, write_toml
 from binlake.config.model import Replication
 from binlake.errors import ConfigError

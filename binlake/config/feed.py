@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from binlake.base.sections.values import NameList, Section
+from binlake.base.sections import NameList, Section
 from binlake.config.protocols import AvroOptions, CsvOptions, Options, PbOptions, SlaveBinlogOptions
 from binlake.config.sinkuri import SinkUri, parse_sink_uri
 from binlake.errors import ConfigError
-from binlake.rows.schema.session import read_zone
+from binlake.rows.schema.job import read_zone
 
 if TYPE_CHECKING:
     from binlake.rules.tablefilter import TableMatcher

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from pydantic import Field, field_validator
 
-from binlake.base.sections.values import Section
+from binlake.base.sections import Section
 
 
 class MaskSection(Section):

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from binlake.base.sections.values import TableName
+from binlake.base.sections import TableName
 from binlake.config.model import Replication
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.rules import Rules
 from binlake.rules.patterns import Pattern, compile_drainer_pattern, compile_wildcard
 from binlake.rules.tablefilter import TableMatcher

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from binlake.base.sections.rules import (
+from binlake.base.sections import (
     BlockAllowList,
     DdlInjection,
     DdlReplacement,
@@ -19,10 +19,12 @@ from binlake.base.sections.rules import (
     ExpressionRule,
     FilterSection,
     LoopbackSection,
+    NameList,
     RouteRule,
+    Section,
     ShardMode,
+    TsText,
 )
-from binlake.base.sections.values import NameList, Section, TsText
 from binlake.config.airflow import AirflowSection
 from binlake.config.feed import FeedSection
 from binlake.config.mask import MaskSection

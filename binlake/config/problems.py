@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from binlake import tso
 from binlake.base.secrets import names_secret
-from binlake.base.sections.security import SecuritySection
+from binlake.base.sections import SecuritySection
 from binlake.config.feed import FeedSection
 from binlake.config.model import Replication
 from binlake.config.source import SourceSql

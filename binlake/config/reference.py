@@ -9,7 +9,7 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from binlake.base.sections.values import TableName
+from binlake.base.sections import TableName
 from binlake.config.model import Replication
 
 _HEAD = """# Configuration reference

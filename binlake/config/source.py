@@ -6,9 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from binlake.base.sections.security import SecuritySection, SqlSecurity
-from binlake.base.sections.values import HostText, NameList, Section
-from binlake.rows.schema.session import read_zone
+from binlake.base.sections import HostText, NameList, Section, SecuritySection, SqlSecurity
+from binlake.rows.schema.job import read_zone
 
 
 def _check_zone(text: str) -> str:

@@ -6,9 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from binlake.base.dialects import Dialect
-from binlake.base.sections.security import SqlSecurity
-from binlake.base.sections.values import HostText, Section, TableName
+from binlake.base.sections import HostText, Section, SqlSecurity, TableName
+from binlake.base.sql import Dialect
 
 
 def _convert_safe_mode(value: object) -> object:

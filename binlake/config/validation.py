@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from binlake.base.sections.security import SqlSecurity
-from binlake.base.sections.values import HostText, Section
+from binlake.base.sections import HostText, Section, SqlSecurity
 
 
 class ValidatedSource(Section):

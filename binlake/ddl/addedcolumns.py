@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from binlake.base.lakecolumns import Mutation
 from binlake.ddl.shardlocks import Locks, Name, as_table
 from binlake.ddl.targets import Naming, TargetTables
-from binlake.rows.codec.writers import derive_filled_text
+from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.schema import SchemaState, TableDef, WindowSchemas
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 
 _Values = dict[str, str]
 Ints = NDArray[np.int64]

@@ -17,8 +17,8 @@ from binlake.ddl.spelling import Spelling
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, sort_ddls
-from binlake.rows.schema.delta import DdlSide, find_touched
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
+from binlake.rows.schema.state import DdlSide, find_touched
 from binlake.rules import Rules
 
 

@@ -14,8 +14,8 @@ from binlake.dialect import KnownNames, find_session_db, needs_standard, put_tar
 from binlake.dialect.classify import classify
 from binlake.errors import SchemaError
 from binlake.rows.schema import Action, DdlJob, TableDef
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.forms import fold_name, fold_pair
+from binlake.rows.schema.state import DdlSide
 from binlake.statements.literal import quote_qualified_name
 
 Sides = tuple[DdlSide, DdlSide]

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple, Protocol
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect import derive_bytewise_definitions, render_bytewise
 from binlake.dialect.replacement import find_replaced_names
 from binlake.errors import SchemaError
-from binlake.rows.codec.writers import derive_filled_text
+from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
+from binlake.rows.schema.state import DdlSide
 
 IGNORED = "ignore-txn-commit-ts"
 """The rule for a DDL that an operator runs on the target: the schema changes, but Binlake runs no statement."""

@@ -16,8 +16,8 @@ from typing import Any
 from binlake.dialect.defaults import format_default
 from binlake.rows.schema import ColumnInfo, DbInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.actions import PUBLIC
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
+from binlake.rows.schema.job import PUBLIC
 
 _INTEGERS = (t.TINY, t.SHORT, t.INT24, t.LONG, t.LONGLONG)
 _TEXTS = (t.TINYBLOB, t.BLOB, t.MEDIUMBLOB, t.LONGBLOB)

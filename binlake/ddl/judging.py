@@ -15,8 +15,8 @@ from binlake.ddl.shardlocks import Locks
 from binlake.ddl.sharedddl import REMOVES, SharedJudge
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.rows.schema import Action, TableDef
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
+from binlake.rows.schema.state import DdlSide
 from binlake.statements.literal import quote_name
 
 RENAMED_OUT = "renamed out of the filter"

@@ -14,7 +14,7 @@ from typing import Any
 
 from binlake.dialect.defaults import format_default
 from binlake.rows.schema import ColumnInfo, DbInfo, TableDef
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 
 _FILLS = {"default": "origin_default", "default_bit": "origin_default_bit"}
 

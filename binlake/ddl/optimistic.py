@@ -14,11 +14,11 @@ from binlake.ddl.joined import Conflict, join_tables
 from binlake.ddl.targets import RowLayout
 from binlake.ddl.widening import write_alter
 from binlake.dialect import tokenize_restored
-from binlake.dialect.columnnames import find_alter_clauses, find_changed_columns
-from binlake.rows.codec.writers import derive_filled_text
+from binlake.dialect.classify import find_alter_clauses, find_changed_columns
+from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
+from binlake.rows.schema.state import DdlSide
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from binlake.ddl.optimistic import require_same_fill
 from binlake.ddl.shardlocks import NEVER, OPEN, Hold, Locks, Name, PassedOver, as_table
 from binlake.ddl.steprows import find_unreadable_column, keeps_rows_readable, require_one_fill
 from binlake.ddl.targets import RowLayout, TargetTables
-from binlake.rows.codec.writers import derive_filled_text
+from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.schema import TableDef
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from binlake.ddl.definitions import LandedDdl
 from binlake.rows.schema import ColumnInfo, TableDef
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.forms import fold_name, fold_pair
 
 Name = tuple[str, str]
 STAGE = "verify-ddl"

@@ -14,9 +14,9 @@ from typing import Any
 
 from binlake.ddl.definitions import LandedDdl
 from binlake.rows.schema import IndexInfo, TableDef
-from binlake.rows.schema.actions import PUBLIC
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.forms import fold_name, fold_pair
+from binlake.rows.schema.job import PUBLIC
+from binlake.rows.schema.state import DdlSide
 
 Name = tuple[str, str]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from binlake import tso
 from binlake.rows.schema import DbInfo, TableDef
+from binlake.rows.schema.forms import fold_pair
 from binlake.rows.schema.info import SOURCE_KEY
-from binlake.rows.schema.names import fold_pair
 
 Name = tuple[str, str]
 OPEN = 0

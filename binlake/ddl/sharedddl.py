@@ -24,8 +24,8 @@ from binlake.ddl.targets import Naming, RowLayout, TargetTables, find_widest
 from binlake.ddl.widening import write_alter
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import Action, TableDef
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
+from binlake.rows.schema.state import DdlSide
 
 REMOVES = frozenset(
     {Action.DROP_SCHEMA, Action.DROP_TABLE, Action.DROP_VIEW, Action.DROP_SEQUENCE, Action.TRUNCATE_TABLE}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from binlake.ddl.targets import Name, Naming
 from binlake.dialect import KnownNames
 from binlake.rows.schema import SchemaState, TableDef
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.forms import fold_name, fold_pair
 
 
 @dataclass(frozen=True)

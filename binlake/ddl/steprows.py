@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from binlake.ddl.joined import Conflict
 from binlake.ddl.optimistic import renames_column
 from binlake.ddl.shardlocks import Hold
-from binlake.rows.codec.writers import derive_filled_text
+from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 
 
 def keeps_rows_readable(steps: Sequence[Hold], last: TableDef) -> bool:

@@ -20,9 +20,9 @@ from binlake.ddl.shardlocks import as_table
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import DbInfo, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.actions import PUBLIC
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.forms import fold_name, fold_pair
+from binlake.rows.schema.job import PUBLIC
+from binlake.rows.schema.state import DdlSide
 from binlake.rules import Rules
 
 Name = tuple[str, str]

@@ -12,8 +12,8 @@ from binlake.dialect.defaults import format_default
 from binlake.errors import SchemaError
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.actions import PUBLIC
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
+from binlake.rows.schema.job import PUBLIC
 from binlake.statements.literal import quote, quote_name, quote_qualified_name
 
 _CURRENT = "CURRENT_TIMESTAMP"

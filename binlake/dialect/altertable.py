@@ -8,31 +8,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from binlake.base.dialects import Dialect
-from binlake.dialect.bounds import put_stored_partition
-from binlake.dialect.checks import (
+from binlake.base.sql import Dialect
+from binlake.dialect.classify import Classified
+from binlake.dialect.clauses import (
+    build_foreign_key_indexes,
+    drop_float_bounds,
+    map_element,
+    map_tidb_column,
+    spell_foreign_key,
+)
+from binlake.dialect.conversions import AlterTable, add_index_tokens, drop_index_tokens, find_dropped_indexes
+from binlake.dialect.defaults import build_fill_specs, find_fill_times, put_stored_set_default
+from binlake.dialect.definedclauses import (
     build_check_specs,
     drop_checks,
     is_check_spec,
     map_written_check_spec,
     map_written_checks,
+    put_stored_partition,
 )
-from binlake.dialect.classify import Classified
-from binlake.dialect.clauses import drop_float_bounds, map_element, map_tidb_column
-from binlake.dialect.computed import (
+from binlake.dialect.expressions import makes_expression_index, names_expression_index
+from binlake.dialect.givenvalues import (
     build_once_computed_specs,
     build_reader_specs,
     find_computed_once,
+    list_requirements,
+    reads_clock,
     require_no_filled_operands,
     require_no_unlogged_values,
 )
-from binlake.dialect.conversions import AlterTable, add_index_tokens, drop_index_tokens, find_dropped_indexes
-from binlake.dialect.defaults import build_fill_specs, find_fill_times, put_stored_set_default
-from binlake.dialect.errors import Unmappable
-from binlake.dialect.expressions import makes_expression_index, names_expression_index
-from binlake.dialect.foreign import build_foreign_key_indexes, spell_foreign_key
-from binlake.dialect.madeup import list_requirements, reads_clock
-from binlake.dialect.routed import RoutedDdl, find_altered_table, find_table
+from binlake.dialect.routed import RoutedDdl, Unmappable, find_altered_table, find_table
 from binlake.dialect.tokens import (
     Token,
     TokenKind,
@@ -50,7 +55,7 @@ from binlake.dialect.wholetexts import (
     spell_default_of_text,
 )
 from binlake.rows.schema import ColumnInfo, TableDef
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.statements.literal import quote
 
 NO_EXPRESSION_INDEX = "MariaDB has no index on an expression"

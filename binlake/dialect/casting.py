@@ -12,11 +12,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 
-from binlake.base.dialects import Dialect
-from binlake.dialect.errors import Unmappable
+from binlake.base.sql import Dialect
+from binlake.dialect.routed import Unmappable
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
 
 _GROUPS = {
     **dict.fromkeys(t.INTEGERS, "integer"),

@@ -1,12 +1,16 @@
 """Clauses of CREATE and ALTER that the target writes differently or does not have
-(docs/understand/target-mapping.md)."""
+(docs/understand/target-mapping.md).
+
+An index that TiDB creates for a foreign key is written explicitly. A server creates such an index too, but drops it as
+soon as another index can serve; TiDB keeps it under its name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect.collations import (
     DEFAULT_COLLATIONS,
     find_target_charset,
@@ -14,15 +18,15 @@ from binlake.dialect.collations import (
     has_target_collation,
 )
 from binlake.dialect.defaults import put_stored_default
-from binlake.dialect.errors import Unmappable
-from binlake.dialect.expressions import widen_index_expressions
+from binlake.dialect.expressions import widen_index_expressions, widen_unsigned
+from binlake.dialect.routed import Unmappable
 from binlake.dialect.tokens import Token, TokenKind, find_closing, tokenize, tokenize_with_spaces
-from binlake.dialect.unsigned import widen_unsigned
 from binlake.dialect.wholetexts import express_default, put_key_lengths
-from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.forms import fold_name
 from binlake.statements.generation import is_computed
-from binlake.statements.literal import quote
+from binlake.statements.literal import quote, quote_name
 
 DROPPED_WORDS = frozenset({"CLUSTERED", "NONCLUSTERED"})
 """Keywords for the storage of a primary key, which no server but TiDB has."""
@@ -56,6 +60,8 @@ apply."""
 
 _MARIADB_WORDS = {"VISIBLE": "NOT IGNORED", "INVISIBLE": "IGNORED"}
 _CHARSET_WORDS = ("CHARACTER", "CHARSET", "COLLATE")
+_INTRODUCERS = ("_UTF8MB4", "_UTF8MB3", "_UTF8")
+_TEXT_TYPES = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
 
 
 def lacks_charset(options: Sequence[Token]) -> bool:
@@ -81,9 +87,6 @@ def map_element(
         tokens = widen_index_expressions(tokens, table, dialect)
         tokens = put_key_lengths(tokens, table) if dialect == "mysql" else tokens
     return map_clauses(tokens, dialect)
-
-
-_INTRODUCERS = ("_UTF8MB4", "_UTF8MB3", "_UTF8")
 
 
 def drop_introducers(tokens: Sequence[Token], dialect: Dialect) -> list[Token]:
@@ -311,4 +314,28 @@ def _put_collation(
     return [*column[: end + 1], *tokenize_with_spaces(f"CHARACTER SET {charset} COLLATE {collate}"), *column[end + 1 :]]
 
 
-_TEXT_TYPES = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
+def build_foreign_key_indexes(
+    elements: Sequence[Sequence[Token]], before: TableDef | None, after: TableDef | None
+) -> list[list[Token]]:
+    """`INDEX name (columns)` for each index that TiDB created for a foreign key and that `elements` do not name."""
+    if after is None:
+        return []
+    keys = {fold_name(key["fk_name"]["O"]) for key in after.raw.get("fk_info") or ()}
+    had = {fold_name(index.name) for index in (before.indexes if before else ())}
+    own = [i for i in after.indexes if fold_name(i.name) in keys - had and not _is_named(i, elements)]
+    return [tokenize(f" INDEX {quote_name(i.name)} ({', '.join(quote_name(c.name) for c in i.columns)})") for i in own]
+
+
+def spell_foreign_key(spec: list[Token], before: TableDef | None) -> list[Token]:
+    """`DROP FOREIGN KEY name` with the name as it was created, because MariaDB distinguishes letter case."""
+    words = [token.text.upper() for token in spec[:3]]
+    if before is None or len(spec) < 4 or words != ["DROP", "FOREIGN", "KEY"]:
+        return spec
+    names = [key["fk_name"]["O"] for key in before.raw.get("fk_info") or ()]
+    own = next((name for name in names if fold_name(name) == fold_name(spec[-1].value)), None)
+    return spec if own is None else [*spec[:-1], *tokenize(f" {quote_name(own)}")]
+
+
+def _is_named(index: IndexInfo, elements: Sequence[Sequence[Token]]) -> bool:
+    made = (part for part in elements if any(token.is_word("INDEX", "KEY", "UNIQUE") for token in part[:3]))
+    return any(fold_name(token.value) == fold_name(index.name) for part in made for token in part[:5])

@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect.casting import find_fixed_offset, find_type_group, needs_day, needs_zone
 from binlake.dialect.collations import find_target_charset, find_target_collation
-from binlake.dialect.errors import Unmappable
 from binlake.dialect.families import Way, choose_way
+from binlake.dialect.routed import Unmappable
 from binlake.dialect.tokens import Token, join_list, render, tokenize, tokenize_with_spaces
 from binlake.rows.codec.casts import derive_cast_form
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.actions import PUBLIC
-from binlake.rows.schema.names import fold_name
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.forms import fold_name
+from binlake.rows.schema.job import PUBLIC, SourceSession
 from binlake.statements.ddlsteps import CastStep
 from binlake.statements.literal import quote, quote_name
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from binlake.base.dialects import Dialect
-from binlake.dialect.errors import Unmappable
+from binlake.base.sql import Dialect
+from binlake.dialect.routed import Unmappable
 from binlake.dialect.tokens import Token, TokenKind, find_closing, tokenize, tokenize_with_spaces
-from binlake.rows.codec.writers import derive_filled_text
+from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.statements.literal import choose_literal_kind, format_value_literal, quote_name
 
 _NARROW = frozenset(("latin1", "ascii", "gbk"))

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect.casting import cast_expression, find_type_group, needs_day, needs_zone
-from binlake.dialect.errors import Unmappable
+from binlake.dialect.routed import Unmappable
 from binlake.rows.codec.casts import knows_pair
 from binlake.rows.schema import ColumnInfo
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
 
 ALIKE = {
     "integer": "integer decimal real bit year text binary json",

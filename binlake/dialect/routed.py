@@ -1,4 +1,8 @@
-"""A DDL whose names are already the target's, and the definitions of the table that its text names."""
+"""A DDL whose names are already the target's, the definitions of the table that its text names, and why it cannot run.
+
+`Unmappable` is the only error raised inside the mapping: `map_ddl` turns it into TargetRefused with the position of
+the DDL.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,16 @@ from typing import Protocol
 
 from binlake.dialect.classify import Classified
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
+from binlake.rows.schema.state import DdlSide
+
+
+class Unmappable(Exception):
+    """A clause that the target's dialect cannot express; `clause` names it for people."""
+
+    def __init__(self, clause: str) -> None:
+        self.clause = clause
+        super().__init__(clause)
 
 
 class RoutedDdl(Protocol):

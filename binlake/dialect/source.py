@@ -16,7 +16,7 @@ from binlake.dialect.classify import DdlKind, classify_tokens
 from binlake.dialect.tokens import Quoting, Token, TokenKind, render, tokenize
 from binlake.errors import SchemaError
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.statements.literal import quote, quote_name
 
 _MODES = tuple(Quoting(ansi, backslashes) for ansi in (False, True) for backslashes in (True, False))

@@ -14,8 +14,8 @@ from binlake.dialect.defaults import find_value_end, format_default
 from binlake.dialect.tokens import Token, TokenKind, find_closing, join_list, split_list, tokenize, tokenize_with_spaces
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.actions import PUBLIC
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
+from binlake.rows.schema.job import PUBLIC
 from binlake.statements.literal import quote, quote_name
 
 _KEY_WORDS = ("INDEX", "KEY", "UNIQUE")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from binlake import tso
-from binlake.base.arguments import add_output, parse_count, read_moment
+from binlake.base.commandline import add_output, parse_count, read_moment
 from binlake.base.filestore import open_store
 from binlake.base.terminal import escape_invisible
 from binlake.config import load_replication

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from binlake import tso
-from binlake.base.arguments import add_output, read_moment
+from binlake.base.commandline import add_output, read_moment
 from binlake.base.filestore import StoreAddress, StoredFiles, open_store
 from binlake.base.terminal import print_table
 from binlake.binlogfile.checking import FileReport, FolderReport, list_files, verify_files

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.feed.bytecolumns import Array, ByteTable, Part, join_parts
+from binlake.base.arrowcolumns import Array, ByteTable, Part, join_parts
 
 _SHORT = {0x22: rb"\"", 0x5C: rb"\\", 0x0A: rb"\n", 0x0D: rb"\r", 0x09: rb"\t"}
 _CONTROL = {byte: b"\\u%04x" % byte for byte in range(0x20)}

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from binlake.base.dictionaries import encode_dictionary
+from binlake.base.arrowcolumns import encode_dictionary
 from binlake.base.lakecolumns import Message
 from binlake.config.sinkuri import KafkaConnection
 from binlake.errors import BinlakeError, Fenced, Permanent, Transient

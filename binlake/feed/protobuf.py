@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.feed.bytecolumns import Array, Ints, Part, encode_varints
+from binlake.base.arrowcolumns import Array, Ints, Part, encode_varints
 
 VARINT, FIXED64, BYTES = 0, 1, 2
 """Protobuf's wire types."""

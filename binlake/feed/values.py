@@ -9,7 +9,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.feed.bytecolumns import Array, map_distinct
+from binlake.base.arrowcolumns import Array, map_distinct
 from binlake.rows.codec.values import show_member_text
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from binlake import tso
-from binlake.base import sqlfiles
-from binlake.base.grants import parse_privileges
+from binlake.base import sql
+from binlake.base.sql import parse_privileges
 from binlake.base.sqllink import LOOPBACK
 from binlake.cluster.control.commands import read_pump_problems
 from binlake.cluster.control.nodes import is_ahead, is_stale
@@ -63,7 +63,7 @@ def check_target(patient: Patient) -> Iterator[DoctorLine]:
             "mode", "ok", f"{target.mode}, safe-mode {target.safe_mode}, {target.worker_count} connections"
         )
         if has_tables(session, target.checkpoint_schema):
-            require_transactions(session, target.checkpoint_schema, sqlfiles.TABLES)
+            require_transactions(session, target.checkpoint_schema, sql.TABLES)
 
 
 def _check_tls(target: TargetSection, session: TargetSession) -> DoctorLine:

@@ -17,10 +17,9 @@ from pathlib import Path
 
 import structlog
 
-from binlake.base.arguments import add_output, add_replications, list_replications, parse_seconds
-from binlake.base.deadline import begin
-from binlake.base.exitstatus import Exit
-from binlake.base.extras import explain_missing
+from binlake.base.commandline import Exit, add_output, add_replications, list_replications, parse_seconds
+from binlake.base.installation import explain_missing
+from binlake.base.reachability import begin_in_thread
 from binlake.base.terminal import print_table
 from binlake.config.folder import find_replications_folder
 from binlake.config.load import load_replication
@@ -57,7 +56,7 @@ def collect_checks(patient: Patient) -> list[Check]:
 def examine(checks: Sequence[Check], timeout_s: float) -> Report:
     """What the checks find. Each begins now and has `timeout_s`."""
     until = time.monotonic() + timeout_s
-    running = [(check, begin(_gather(check), f"doctor-{check.name}")) for check in checks]
+    running = [(check, begin_in_thread(_gather(check), f"doctor-{check.name}")) for check in checks]
     return _fold_repeated(
         (check.subject, finding)
         for check, future in running

@@ -12,9 +12,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from binlake.base.deadline import begin
-from binlake.base.exitstatus import Exit
-from binlake.base.extras import explain_missing
+from binlake.base.commandline import Exit
+from binlake.base.installation import explain_missing
+from binlake.base.reachability import begin_in_thread
 from binlake.config import Replication
 from binlake.config.folder import find_replications, find_replications_folder
 from binlake.config.load import load_replication
@@ -140,7 +140,9 @@ def read_rows(
     `ask`: what the scheduler knows; None = it is unknown.
     """
     until = time.monotonic() + timeout_s
-    work = {path: begin(partial(_read_row, path, one, ask), f"status-{one.name}") for path, one in good.items()}
+    work = {
+        path: begin_in_thread(partial(_read_row, path, one, ask), f"status-{one.name}") for path, one in good.items()
+    }
     rows = [_build_unknown_row(path, path.stem, str(error)) for path, error in broken.items()]
     rows += [_await_row(path, good[path].name, future, until, timeout_s) for path, future in work.items()]
     return sorted(rows, key=lambda row: (ORDER.index(row["state"]), row["name"]))

@@ -13,12 +13,11 @@ from binlake import tso
 from binlake.base.lakecolumns import Ddl, Statement
 from binlake.ddl.definitions import LandedDdl
 from binlake.lake.damage import name_damage
-from binlake.lake.dataset import open_dataset
-from binlake.lake.opentable import open_once
+from binlake.lake.opentable import open_dataset, open_once
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import DDL, STATEMENT, LakeTable
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
+from binlake.rows.schema.state import DdlSide
 
 _PLAIN = (
     Ddl.COMMIT_TS, Ddl.SINCE, Ddl.START_TS, Ddl.SCHEMA_VERSION, Ddl.JOB_ID, Ddl.ACTION, Ddl.DB, Ddl.TABLE, Ddl.QUERY,

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from binlake.base.clock import read_clock_s
+from binlake.base.process import read_clock_s
 from binlake.errors import BinlakeError, LeaseHeld, Transient
 from binlake.lake.objects import translate_errors
 
 if TYPE_CHECKING:
-    from binlake.lake.providers import Objects
+    from binlake.lake.access import Objects
 
 log = structlog.get_logger(__name__)
 

@@ -18,10 +18,10 @@ import pyarrow.dataset as ds
 
 from binlake.base.lakecolumns import SchemaChange, SchemaSnapshot
 from binlake.lake.control import ControlTable
+from binlake.lake.controltables import SCHEMA_CHANGE, SCHEMA_SNAPSHOT
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import SCHEMA_CHANGE, SCHEMA_SNAPSHOT
 from binlake.rows.schema import DdlJob, SchemaState
-from binlake.rows.schema.spool import JobSpool
+from binlake.rows.schema.state import JobSpool
 
 SNAPSHOT_EVERY = 512
 """The number of jobs after which a new snapshot is written. It limits the jobs that one read folds."""
@@ -201,7 +201,7 @@ class SchemaHistory:
 
 @dataclass(frozen=True)
 class SnapshotTables:
-    """The tables of the snapshot at `at`. Implements `binlake.rows.schema.stored.StoredSnapshotReader`."""
+    """The tables of the snapshot at `at`. Implements `binlake.rows.schema.tables.StoredSnapshotReader`."""
 
     snapshots: ControlTable
     at: int

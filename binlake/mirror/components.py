@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from binlake.ddl.definitions import FILTERED, Cell, LandedDdl, Segments, SegmentTable, WindowDefinitions, build_cell
 from binlake.mirror.versions import MirrorState
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 
 Name = tuple[str, str]
 """(db, table) as spelled."""

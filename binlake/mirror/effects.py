@@ -9,13 +9,13 @@ from typing import Literal
 from binlake.ddl.definitions import EVENTS, LandedDdl, is_left_to_operator
 from binlake.ddl.shapes import fold_table_name
 from binlake.dialect import tokenize_restored
-from binlake.dialect.classify import removes_partition_rows
-from binlake.dialect.columnnames import (
+from binlake.dialect.classify import (
     find_added_columns,
     find_alter_clauses,
     find_changed_columns,
     find_dropped_columns,
     find_renamed_columns,
+    removes_partition_rows,
 )
 from binlake.dialect.tokens import Token, tokenize
 from binlake.errors import SchemaError

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from binlake.mirror.rows import read_mirror_texts
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.emptied import find_partition
+from binlake.rows.schema.partitions import find_partition
 
 
 class RemovedPartitions:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from binlake.dialect.families import converts_as_tidb
-from binlake.dialect.madeup import is_made_up
+from binlake.dialect.givenvalues import is_made_up
 from binlake.mysqlbinlog.texts import UTF8, find_decoder, has_ascii, replace_missing_letters
 from binlake.rows.codec.casts import CastMoment, UnknownCast, cast_text, derive_cast_form, may_cut
-from binlake.rows.codec.writers import format_zero
+from binlake.rows.codec.encode import format_zero
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
 
 _AS_UTF8 = UTF8 | {"", "ascii", "binary"}
 _ZEROED = t.INTEGERS | {t.NEWDECIMAL, t.FLOAT, t.DOUBLE} | t.STRINGS

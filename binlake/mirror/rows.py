@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.dictionaries import encode_dictionary
+from binlake.base.arrowcolumns import encode_dictionary
 from binlake.base.lakecolumns import Change, Mirror
 from binlake.lake.columntypes import (
     TEXT_TYPE,
@@ -24,9 +24,9 @@ from binlake.mirror.recast import explain_fill, may_change, recast
 from binlake.rows.codec import format_key_text
 from binlake.rows.codec.assemble import format_key_texts
 from binlake.rows.codec.casts import CastMoment
-from binlake.rows.codec.writers import derive_filled_text
+from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.statements import build_images_from_maps
 from binlake.statements.generation import find_filled_operands
 

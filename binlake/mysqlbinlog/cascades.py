@@ -17,7 +17,7 @@ from binlake.mysqlbinlog.model import RowKind, RowsEvent
 from binlake.mysqlbinlog.rowimage.plain import find_changed_columns
 from binlake.mysqlbinlog.rowimage.shape import Shape
 from binlake.mysqlbinlog.rowimage.transactions import Guard
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.forms import fold_name, fold_pair
 
 Name = tuple[str, str]
 

@@ -12,13 +12,13 @@ import structlog
 
 from binlake.config import Replication
 from binlake.errors import BinlakeError, Permanent
-from binlake.lake.duetables import read_due_tables, record_compared
 from binlake.lake.paths import LakePaths
+from binlake.lake.targetevents import read_due_tables, record_compared
 from binlake.lake.windowlog import WindowLog
 from binlake.repair.differences import Difference
 from binlake.repair.lakeside import list_tables_at, read_cluster_id
 from binlake.repair.verify import Against, VerifyOptions, verify
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.target.claim.checkpoint import read_aside
 from binlake.target.session.session import TargetSession
 

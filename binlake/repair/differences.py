@@ -21,8 +21,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from binlake.base.dialects import Dialect
 from binlake.base.redaction import redact_key
+from binlake.base.sql import Dialect
 from binlake.changes.net import encode_row_key
 from binlake.errors import ConfigError
 from binlake.repair.chunks import build_fold

@@ -25,10 +25,10 @@ from binlake.ddl.definitions import derive_key_defaults
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.dialect import derive_bytewise_table
 from binlake.errors import ConfigError
+from binlake.lake.mutations import match_table, read_changes
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import match_table, read_changes
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.shardlocks import read_target_tables_at
+from binlake.lake.sharedtargets import read_target_tables_at
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.rows import read_mirror_texts
 from binlake.mirror.versions import MirrorVersions
@@ -37,7 +37,7 @@ from binlake.repair.differences import Row
 from binlake.repair.serverside import Digest
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import SchemaState, TableDef
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.forms import fold_name, fold_pair
 from binlake.rules import Rules
 from binlake.statements.literal import build_images_from_rows
 

@@ -25,14 +25,13 @@ import structlog
 
 from binlake.audit.audit import Audit
 from binlake.base.lakecolumns import Mutation
-from binlake.base.progressline import Tell, tell_nobody
+from binlake.base.terminal import Tell, tell_nobody
 from binlake.config import Replication
 from binlake.ddl.targets import Naming
 from binlake.errors import ConfigError, IncompleteWindow, Transient
-from binlake.lake.dataset import open_dataset
-from binlake.lake.opentable import load_table
+from binlake.lake.mutations import match_commit_ts
+from binlake.lake.opentable import load_table, open_dataset
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import match_commit_ts
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import MUTATION
 from binlake.lake.windowlog import WindowEvent, WindowLog
@@ -42,7 +41,7 @@ from binlake.repair.repairing import Repaired, build_settled_target, group_keys_
 from binlake.repair.verify import VerifyOptions, verify
 from binlake.rows.codec.casts import derive_cast_form
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.forms import fold_name, fold_pair
 from binlake.rules import Rules
 from binlake.target.apply.settled import SettledTarget
 from binlake.target.claim.checkpoint import is_aside

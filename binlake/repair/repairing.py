@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from binlake.audit.audit import Audit
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.config import Replication
 from binlake.errors import CheckpointConflict, Drift
 from binlake.lake.paths import LakePaths
@@ -23,7 +23,7 @@ from binlake.repair.differences import Difference, FixFile, RowsOfTable, build_f
 from binlake.repair.lakeside import Name, VerifiedLakeTable, VerifiedTable, list_tables_at, read_cluster_id
 from binlake.repair.serverside import SqlTable
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.rules import Rules
 from binlake.statements import BatchLimits
 from binlake.target.apply.settled import SettledTarget

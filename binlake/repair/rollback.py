@@ -18,25 +18,25 @@ from pathlib import Path
 from typing import Literal
 
 from binlake.audit.audit import Audit
-from binlake.base.dialects import Dialect
 from binlake.base.redaction import redact_key
+from binlake.base.sql import Dialect
 from binlake.changes.net.undo import Undo, undo_changes
 from binlake.config import Replication
 from binlake.ddl.definitions import WindowBase, derive_key_defaults
 from binlake.ddl.targets import Naming
 from binlake.errors import ConfigError, Permanent
 from binlake.lake.ddls import read_landed_ddls
+from binlake.lake.mutations import RowVersion, read_changes
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import RowVersion, read_changes
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.shardlocks import read_target_tables_at
+from binlake.lake.sharedtargets import read_target_tables_at
 from binlake.repair.chunks import AnyKey, ChunkPlan, Cuts
 from binlake.repair.differences import Difference, FixFile, Row, RowsOfTable, build_fix_batches
 from binlake.repair.repairing import require_no_own_columns
 from binlake.repair.serverside import SqlTable
 from binlake.repair.verify import require_source_server
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.rules import Rules
 from binlake.statements import BatchLimits, StatementBatch
 from binlake.target.apply.batches import PresenceChecks, require_present, run_batch

@@ -10,17 +10,17 @@ from binlake.audit.audit import Audit
 from binlake.config import Replication
 from binlake.ddl.targets import Naming
 from binlake.dialect import derive_bytewise_table
-from binlake.dialect.createtable import build_create_statements
+from binlake.dialect.mapping import build_create_statements
 from binlake.errors import ConfigError, Drift, IncompleteWindow
 from binlake.lake.ddls import find_last_ddls
 from binlake.lake.paths import LakePaths
-from binlake.lake.shardlocks import read_target_tables_at
+from binlake.lake.sharedtargets import read_target_tables_at
 from binlake.repair.lakeside import Name, list_tables_at
 from binlake.repair.rangerepair import MOST_DIFFERENCES, find_touched_keys, hold_target
 from binlake.repair.repairing import Repaired, group_keys_by_table, repair_keys
 from binlake.repair.verify import VerifyOptions, verify
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.rules import Rules
 from binlake.statements.literal import quote_name
 from binlake.target.apply.settled import SettledTarget

@@ -14,7 +14,7 @@ from typing import Literal
 import structlog
 
 from binlake.audit.audit import Audit
-from binlake.base.progressline import Tell, tell_nobody
+from binlake.base.terminal import Tell, tell_nobody
 from binlake.config import Replication
 from binlake.config.target import TargetSection
 from binlake.errors import ConfigError
@@ -34,7 +34,7 @@ from binlake.repair.serverside import (
     open_source_snapshot,
     open_target_snapshot,
 )
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.rules import Rules
 from binlake.target.claim.checkpoint import is_aside
 from binlake.target.definitions.definitions import compare_definitions, expect_tables, read_definitions

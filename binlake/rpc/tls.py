@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from binlake.base.tlsfiles import load_tls_files
+from binlake.base.secrets import load_tls_files
 from binlake.errors import ConfigError
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from binlake.base.sections.rules import EventRule
+from binlake.base.sections import EventRule
 from binlake.errors import ConfigError, Permanent
-from binlake.rows.schema.actions import Action
+from binlake.rows.schema.job import Action
 from binlake.rules.patterns import Pattern, compile_regex, compile_wildcard
 
 DML = ("insert", "update", "delete")

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from binlake.base.sections.rules import ExpressionRule
+from binlake.base.sections import ExpressionRule
 from binlake.errors import ConfigError
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.rules.rowfilter import Half
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from sqlglot import exp
 
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.rules import documents as doc
 from binlake.rules import evaluate as ev
 from binlake.rules.collations import look_up_letter_weigher, weigh_general_ci

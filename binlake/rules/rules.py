@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from binlake.base.sections.rules import (
+from binlake.base.sections import (
     BlockAllowList,
     DdlInjection,
     DdlReplacement,
@@ -27,7 +27,7 @@ from binlake.dialect.replacement import Injection, parse_injections, parse_repla
 from binlake.errors import ConfigError
 from binlake.rows.codec.transaction import TableLookup, decode_raw_changes
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.rules.events import DML, EventFilter
 from binlake.rules.expressions import ExpressionFilter
 from binlake.rules.routes import Routes

@@ -9,8 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterable
 
-from binlake.base.sections.rules import BlockAllowList, FilterSection
-from binlake.base.sections.values import TableName
+from binlake.base.sections import BlockAllowList, FilterSection, TableName
 from binlake.rules.patterns import Pattern, compile_drainer_pattern, compile_wildcard
 
 

@@ -14,9 +14,9 @@ from decimal import Decimal
 from functools import partial
 from typing import Literal
 
+from binlake.rows.codec.encode import derive_decimal_layout, parse_flat_number
 from binlake.rows.codec.temporal import parse_duration
 from binlake.rows.codec.values import show_member_text
-from binlake.rows.codec.writers import derive_decimal_layout, parse_flat_number
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules import documents as doc

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from itertools import compress
 from typing import Any
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.rows.schema import ColumnInfo
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
 from binlake.statements.batch import StatementBatch
 
 _HEAD, _REFUSES = "BINLAKE REQUIRES ", "BINLAKE REFUSES "

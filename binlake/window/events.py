@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.window.plan import Member, PumpCounters
 
 CPU_SECONDS = "cpu_seconds"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from binlake import tso as oracle
-from binlake.base.diskuse import NOT_KNOWN, DiskUse
+from binlake.base.localfiles import NOT_KNOWN, DiskUse
 from binlake.cluster.node import NodeStatus
 from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.window.plan import Member, OpenTransactions, PumpCounters

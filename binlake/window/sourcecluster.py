@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from binlake.base.diskuse import DiskUse
+from binlake.base.localfiles import DiskUse
 from binlake.cluster.placement import NodeRegistry, PdClient, open_placement
 from binlake.cluster.pumpclient import PumpReader
 from binlake.cluster.source import SqlHistory, TidbSource

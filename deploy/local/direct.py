@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.changes.net import NetChange, RowEvent, compute_net_changes
 from binlake.changes.net.event import Row
 from binlake.config.target import TargetSection

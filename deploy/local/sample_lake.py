@@ -29,7 +29,7 @@ from binlake.pipeline import LAKE, SQL
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import DbInfo, DdlJob, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.window.manifest import format_window_name
 
 Row = Mapping[str, str | None]

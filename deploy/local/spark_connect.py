@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from binlake.base.jvm import archive_options, list_delta_jars
+from binlake.base.installation import archive_options, list_delta_jars
 from binlake.spark_jobs.engine.session import CONF, is_alone
 from binlake.spark_jobs.engine.spark import SparkEngine
 from deploy.local.ports import HOST, free_port, is_open

@@ -26,8 +26,7 @@ from binlake.pump_service.feeder.following import SourceFollower
 from binlake.pump_service.feeder.foreignkeys import ForeignKeys
 from binlake.pump_service.feeder.tracker import SourceTracker
 from binlake.rows.schema import SchemaState, TableDef
-from binlake.rows.schema.forms import Json
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.forms import Json, fold_name, fold_pair
 
 __all__ = ["Catalog", "SourceNames"]
 

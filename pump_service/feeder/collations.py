@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect import has_target_collation
 from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription

@@ -41,9 +41,8 @@ from binlake.pump_service.feeder.exchanging import exchange_partition, is_exchan
 from binlake.pump_service.feeder.leftout import SPECS_AT, is_left_out, refuse_copied_definition, refuse_leaving
 from binlake.pump_service.feeder.tracker import SourceTracker
 from binlake.rows.schema import Action, DbInfo, TableDef
-from binlake.rows.schema.forms import Json
-from binlake.rows.schema.names import fold_name, fold_pair
-from binlake.rows.schema.session import read_zone
+from binlake.rows.schema.forms import Json, fold_name, fold_pair
+from binlake.rows.schema.job import read_zone
 from binlake.statements.literal import quote_name, quote_qualified_name
 
 log = structlog.get_logger()

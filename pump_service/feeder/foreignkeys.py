@@ -25,8 +25,7 @@ from binlake.mysqlbinlog.definitions.descriptions import TableDescription
 from binlake.mysqlbinlog.definitions.statements import SingleStatement
 from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames
 from binlake.pump_service.feeder.leftout import SPECS_AT
-from binlake.rows.schema.forms import Json
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.forms import Json, fold_name, fold_pair
 
 KEY = "left-out-keys"
 """The field of a job's `feeder`."""

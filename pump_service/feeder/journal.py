@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from binlake.base.filelock import FileLock
+from binlake.base.localfiles import FileLock
 from binlake.errors import Permanent, SharedFailure
 from binlake.mysqlbinlog.model import BinlogPosition
 from binlake.pump_service.feeder.journaltables import TABLES, delete_load, put_load_tables

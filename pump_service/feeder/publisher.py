@@ -21,7 +21,7 @@ import structlog
 from binlake.errors import SourceUnavailable
 from binlake.mysqlbinlog.model import BinlogPosition
 from binlake.pump_service.feeder.journal import Batch, FeederJournal, Json, LoadedChunk, ReadPosition
-from binlake.rows.schema.actions import PUBLIC
+from binlake.rows.schema.job import PUBLIC
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 

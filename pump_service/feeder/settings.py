@@ -14,10 +14,8 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from binlake.base.dialects import Dialect
-from binlake.base.sections.rules import BlockAllowList
-from binlake.base.sections.security import SecuritySection, SqlSecurity
-from binlake.base.sections.values import HostText, NameList, Section
+from binlake.base.sections import BlockAllowList, HostText, NameList, Section, SecuritySection, SqlSecurity
+from binlake.base.sql import Dialect
 from binlake.base.tomlfile import build_readable_error, read_toml
 from binlake.config.load import resolve_server
 from binlake.config.problems import find_plain_password

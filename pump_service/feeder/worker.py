@@ -16,7 +16,7 @@ from itertools import groupby
 
 import structlog
 
-from binlake.base.memory import give_memory_back
+from binlake.base.process import give_memory_back
 from binlake.errors import BinlakeError, SchemaError, SharedFailure, SourceUnavailable
 from binlake.mysqlbinlog.definitions.changes import DefinitionChange
 from binlake.mysqlbinlog.model import BinlogPosition, LoggedStatement, SourceTransaction

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pymysql import err
 from pymysql.constants import ER
 
-from binlake.base.sections.security import SqlSecurity
+from binlake.base.sections import SqlSecurity
 from binlake.base.sqllink import SqlLink, build_tls_arguments
 from binlake.config.model import Replication
 from binlake.config.source import SourceSql

@@ -15,9 +15,8 @@ from binlake.errors import Transient
 from binlake.mysqlbinlog.definitions.descriptions import is_user_database
 from binlake.mysqlbinlog.tablerows.link import Link, Name, ask
 from binlake.rows.schema import Action, DbInfo, DdlJob, SchemaState, TableDef
-from binlake.rows.schema.forms import build_job_json
-from binlake.rows.schema.names import fold_pair
-from binlake.rows.schema.spool import JobSpool
+from binlake.rows.schema.forms import build_job_json, fold_pair
+from binlake.rows.schema.state import JobSpool
 from binlake.rules import Rules
 from binlake.statements.literal import quote_name, quote_qualified_name
 

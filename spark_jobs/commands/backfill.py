@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from binlake.base.arguments import add_output
-from binlake.base.progressline import show_progress
+from binlake.base.commandline import add_output
+from binlake.base.terminal import show_progress
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError
 from binlake.lake.lock import hold_lake_lock

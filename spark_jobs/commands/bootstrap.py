@@ -13,8 +13,8 @@ from contextlib import closing
 
 import structlog
 
-from binlake.base.arguments import add_output
-from binlake.base.progressline import Tell, show_progress, tell_nobody
+from binlake.base.commandline import add_output
+from binlake.base.terminal import Tell, show_progress, tell_nobody
 from binlake.cluster.source.tidb import StatusPort
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError, SourceUnavailable

@@ -9,8 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from functools import partial
 
-from binlake.base.extras import find_version
-from binlake.base.jvm import list_delta_jars
+from binlake.base.installation import find_version, list_delta_jars
 from binlake.base.reachability import require_spark
 from binlake.health.checks import Check, DoctorLine, Patient, explain_error, judge
 from binlake.spark_jobs.commands.preflight import build_feed_reports, build_reports_of

@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from binlake.base.extras import explain_missing
+from binlake.base.installation import explain_missing
 from binlake.base.spans import Span
 from binlake.base.tracing import open_traces
 from binlake.config import Replication, load_replication

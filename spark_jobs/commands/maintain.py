@@ -22,10 +22,9 @@ import structlog
 from deltalake.transaction import RemoveAction
 
 from binlake import tso
-from binlake.base.arguments import add_output
+from binlake.base.commandline import add_output
 from binlake.base.lakecolumns import History
-from binlake.base.progressline import Tell, show_progress, tell_nobody
-from binlake.base.terminal import print_table
+from binlake.base.terminal import Tell, print_table, show_progress, tell_nobody
 from binlake.config import load_replication
 from binlake.feed.upkeep import list_feeds_in_lake, tidy_feed
 from binlake.lake.continuity import require_all_windows

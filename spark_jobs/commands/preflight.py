@@ -16,8 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from binlake.base.arguments import add_output
-from binlake.base.exitstatus import Exit
+from binlake.base.commandline import Exit, add_output
 from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.config.model import Replication
@@ -26,7 +25,7 @@ from binlake.ddl.targets import Naming, TargetTables
 from binlake.feed.checks import FeedReport, check_tables, find_connection_problems, read_landed_tables
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.shardlocks import read_target_tables_at
+from binlake.lake.sharedtargets import read_target_tables_at
 from binlake.lake.windowlog import WindowLog
 from binlake.rows.schema import SchemaState
 from binlake.rules import Rules

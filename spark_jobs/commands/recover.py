@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from binlake.base.arguments import add_output
+from binlake.base.commandline import add_output
 from binlake.config import Replication, load_replication
 from binlake.config.target import RelaySection
 from binlake.errors import CheckpointConflict, ConfigError, LostRange

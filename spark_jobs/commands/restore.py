@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from binlake.audit.audit import Audit
-from binlake.base.arguments import add_output
+from binlake.base.commandline import add_output
 from binlake.config import Replication, load_replication
 from binlake.config.target import RelaySection
 from binlake.errors import CheckpointConflict, ConfigError, LostRange

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from binlake.base.arguments import add_output
+from binlake.base.commandline import add_output
 from binlake.spark_jobs.engine.package import PYTHON, build_package_conf, build_package_env, write_package
 
 

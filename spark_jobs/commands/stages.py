@@ -6,8 +6,8 @@ import argparse
 import json
 
 from binlake import tso
-from binlake.base.arguments import add_output, parse_count
-from binlake.base.memory import share_arenas
+from binlake.base.commandline import add_output, parse_count
+from binlake.base.process import share_arenas
 from binlake.base.terminal import print_table
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from binlake.base.arguments import add_output
+from binlake.base.commandline import add_output
 from binlake.base.redaction import are_row_values_shown, redact_key
 from binlake.base.terminal import print_table
 from binlake.config import Replication, load_replication

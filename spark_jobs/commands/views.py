@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from binlake.audit.audit import Audit
-from binlake.base import sqlfiles
+from binlake.base import sql
 from binlake.base.lakecolumns import Mirror
 from binlake.errors import ConfigError
 from binlake.lake.columntypes import choose_arrow_type
@@ -157,7 +157,7 @@ def render_history_query(
 
 
 def _query(file: str, paths: LakePaths) -> str:
-    return sqlfiles.read_statement(file).replace("{lake}", paths.root)
+    return sql.read_statement(file).replace("{lake}", paths.root)
 
 
 def _render_net_changes(definition: TableDef, paths: LakePaths, lo: int, hi: int) -> str:

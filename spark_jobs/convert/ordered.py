@@ -13,8 +13,8 @@ from itertools import islice
 
 import pyarrow as pa
 
-from binlake.base.dialects import Dialect
 from binlake.base.lakecolumns import Mutation
+from binlake.base.sql import Dialect
 from binlake.changes.net import RowEvent
 from binlake.changes.ordered import ChangeKeys, OrderedChange, OrderedPlan, PlanOptions, RowForms
 from binlake.config.target import TargetSection

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.base import rowhash
-from binlake.base.dictionaries import encode_dictionary
+from binlake.base.arrowcolumns import encode_dictionary
 from binlake.base.lakecolumns import Message, Mutation
 from binlake.feed.messages import MessageEncoder
 from binlake.lake.parts import TablePart, write_parts
 from binlake.lake.tables import MESSAGE, build_message_table
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.rules.tablefilter import TableMatcher
 from binlake.spark_jobs.engine.inorder import OrderedRows
 

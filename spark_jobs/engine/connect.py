@@ -17,7 +17,7 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-from binlake.base.extras import require_one_pyspark
+from binlake.base.installation import require_one_pyspark
 from binlake.base.reachability import SPARK_TOKEN_ENV, build_spark_unavailable_error, require_spark
 from binlake.errors import ConfigError
 

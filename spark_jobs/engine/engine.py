@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
-from binlake.base.memory import give_memory_back
+from binlake.base.process import give_memory_back
 from binlake.base.spans import NO_SPAN, Span, Values
 from binlake.lake.paths import LakePaths
 from binlake.spark_jobs.engine.blocks import FileStore, MemoryStore, RowStore

@@ -7,8 +7,8 @@ without pandas.
 
 from __future__ import annotations
 
-from binlake.base.lightimport import import_lightly
-from binlake.base.memory import use_system_memory
+from binlake.base.process import use_system_memory
+from binlake.base.startup import import_lightly
 
 
 def load_before_fork() -> None:

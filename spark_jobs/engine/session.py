@@ -10,8 +10,7 @@ from functools import lru_cache
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
-from binlake.base.extras import require_one_pyspark
-from binlake.base.jvm import archive_options, list_delta_jars
+from binlake.base.installation import archive_options, list_delta_jars, require_one_pyspark
 
 CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

@@ -18,7 +18,7 @@ from typing import Any, Generic
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from binlake.base.cpu import CpuShare
+from binlake.base.process import CpuShare
 from binlake.base.spans import NO_SPAN, Span
 from binlake.errors import BinlakeError
 from binlake.lake.access import Access, list_accesses, register_access

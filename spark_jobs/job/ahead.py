@@ -14,8 +14,7 @@ from typing import Any
 
 import structlog
 
-from binlake.base.cpu import CPU
-from binlake.base.memory import give_memory_back
+from binlake.base.process import CPU, give_memory_back
 from binlake.errors import BinlakeError
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.failures import translate_errors

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from binlake.base.cpu import CpuShare
+from binlake.base.process import CpuShare
 from binlake.base.spans import NO_SPAN, Span
 from binlake.cluster.holding import name_consumer
 from binlake.config import Replication

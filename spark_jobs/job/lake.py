@@ -19,7 +19,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from binlake.base import rowhash
 from binlake.base.lakecolumns import Binlog, Change, Ddl, History, OfSegment, Statement
-from binlake.base.oserrors import SPACE_HINT
+from binlake.base.localfiles import SPACE_HINT
 from binlake.base.rowhash import Fold
 from binlake.errors import Transient
 from binlake.lake.damage import describe_storage_text, find_os_code, require_space

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 
-from binlake.base.exitstatus import Exit
+from binlake.base.commandline import Exit
 from binlake.base.terminal import print_table
 from binlake.errors import BinlakeError
 from binlake.spark_jobs.job.results import StageResult, build_error_outcome, build_outcome, write_outcome

@@ -210,7 +210,7 @@ def _lower_before_rows_ahead(pulled: Pulled, bounds: Bounds, ddls: Sequence[Wind
     """hi, lowered to before the first row that was written after the effect of one of `ddls` whose end is above hi.
 
     Such a row must land together with the DDL: alone it would be decoded and applied as if it came before the DDL
-    (`binlake.rows.schema.ahead`). Raises IncompleteWindow.
+    (`binlake.rows.schema.window`). Raises IncompleteWindow.
     """
     hi, lowest = bounds.hi, bounds.lo + 1
     while True:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 import structlog
 
 from binlake import tso
-from binlake.base.diskuse import DiskUse, measure_disk
+from binlake.base.localfiles import DiskUse, measure_disk
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent
 from binlake.spark_jobs.job.context import StageContext

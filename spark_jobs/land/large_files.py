@@ -1,7 +1,7 @@
 """Writes a large transaction to a file of `binlog` while it is pulled: no more than a chunk of it is in memory.
 
 A row of a pull stands for it, without its payload. The chunks have CHUNK_BYTES, wherever the pump divides it. What a
-row says of a transaction comes from the fields around its row changes (`binlake.rows.codec.largeenvelope`); where these
+row says of a transaction comes from the fields around its row changes (`binlake.rows.codec.envelopes`); where these
 are not as TiDB writes them, the transaction is read back and takes the way of all others.
 """
 
@@ -20,7 +20,7 @@ from binlake.base.lakecolumns import Binlog
 from binlake.lake.parts import TablePart, write_parts
 from binlake.lake.store import delete_file
 from binlake.lake.tables import BINLOG, parse_schema
-from binlake.rows.codec.largeenvelope import LargeEnvelope
+from binlake.rows.codec.envelopes import LargeEnvelope
 from binlake.spark_jobs.engine.lakerows import list_written_rows
 from binlake.spark_jobs.engine.rows import FileRows
 from binlake.spark_jobs.tables.landed import Landed, measure_landed

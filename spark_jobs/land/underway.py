@@ -2,7 +2,7 @@
 
 Rule: a window ends before the first step of a running DDL that rows can have seen. The source is asked after the pull
 and before the history is read. So a step that a row of the window saw was made before the question, and a job that had
-ended by then is in the history, where `binlake.rows.schema.ahead` places it. Binlake need not wait for anything.
+ended by then is in the history, where `binlake.rows.schema.window` places it. Binlake need not wait for anything.
 
 Through the status port (`ByVersions`) each schema version is a step with a table and a commit_ts. It belongs to the
 first job of its table that ends with that version or a later one. If there is no such job, the DDL is running, and rows
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from binlake.cluster.source import DdlStep, TidbSource
 from binlake.rows.schema import DdlJob, SchemaState
-from binlake.rows.schema.ahead import compute_running_ts, logs_twice, may_run_ahead, select_visible_parts
+from binlake.rows.schema.window import compute_running_ts, logs_twice, may_run_ahead, select_visible_parts
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from binlake.changes.net.columns import NET, combine_into_batch
 from binlake.changes.net.events import COLUMNS, SOURCE
 from binlake.ddl.definitions import Cell, SegmentTable
 from binlake.rows.codec.assemble import format_key_texts
-from binlake.rows.codec.texts import read_text_bytes
+from binlake.rows.codec.lanes import read_text_bytes
 from binlake.spark_jobs.engine.rows import Rows, SortedRun
 from binlake.statements.maps import ImageMaps
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from binlake.base import rowhash
-from binlake.base.dictionaries import number_values
+from binlake.base.arrowcolumns import number_values
 from binlake.base.lakecolumns import Change
 from binlake.base.rowhash import Fold
 from binlake.ddl.definitions import Cell, SegmentTable

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.replication_files import write_replication
 
-from binlake.base.tomltext import to_toml
+from binlake.base.tomlfile import to_toml
 from binlake.cli import run
 from binlake.config import load_replication
 from binlake.config.feed import FeedSection

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from binlake.base.settingwords import FORMS
+from binlake.base.tomlfile import FORMS
 from binlake.config.load import load_replication
 from binlake.config.model import Replication
 from binlake.errors import ConfigError

@@ -18,7 +18,7 @@ from support.tableinfo import table_info_of
 from support.windows import target_of
 
 from binlake.rows.codec import MutationBuilder, encode_prewrite_value
-from binlake.rows.codec.writers import derive_filled_text
+from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.schema import Action, ColumnInfo, DbInfo, DdlJob, TableDef, WindowDdl
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import build_database_json, build_job_json

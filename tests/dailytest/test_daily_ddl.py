@@ -8,7 +8,7 @@ from daily import DB, Daily
 from binlake.dialect import DdlText, map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.schema import Action
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 
 pytestmark = pytest.mark.mariadb
 

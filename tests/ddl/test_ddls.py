@@ -12,10 +12,10 @@ import pytest
 from binlake.config import Replication
 from binlake.ddl.ddls import build_window_schemas, plan_ddls
 from binlake.ddl.injected import add_injections
-from binlake.dialect.bytewise import derive_bytewise_definitions
+from binlake.dialect.collations import derive_bytewise_definitions
 from binlake.dialect.replacement import Injection
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.rules import Rules
 from binlake.testkit.captures.capture import Capture
 from binlake.wire import binlog_pb2

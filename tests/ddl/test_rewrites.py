@@ -9,7 +9,7 @@ from binlake.ddl.definitions import LandedDdl
 from binlake.ddl.rewrites import find_rewritten_tables
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 
 ID, V = col("id"), col("v", t.VARCHAR, flen=20)
 

@@ -12,11 +12,11 @@ from binlake.config import Replication
 from binlake.ddl.ddls import plan_ddls
 from binlake.ddl.definitions import LandedDdl
 from binlake.dialect import map_ddl
-from binlake.dialect.bounds import put_stored_bounds
+from binlake.dialect.definedclauses import put_stored_bounds
 from binlake.dialect.tokens import render, tokenize
-from binlake.lake.rowhistory import match_definitions
+from binlake.lake.mutations import match_definitions
 from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.rules import Rules
 from binlake.window.cuts import build_ddl_batch
 from binlake.wire import binlog_pb2 as pb

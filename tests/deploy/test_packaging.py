@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from binlake import cli
-from binlake.base import extras, sqlfiles
-from binlake.base.oserrors import describe_os_error
+from binlake.base import installation, sql
+from binlake.base.localfiles import describe_os_error
 from binlake.config import folder, load_replication
 from binlake.config.load import check_replication
 from binlake.pump_service.feeder.settings import read_settings
@@ -138,15 +138,15 @@ def test_each_late_import_has_an_extra() -> None:
     unknown = {
         module
         for module in foreign - _BY_AIRFLOW
-        if find_distribution(module) not in list_packages() and module not in extras.EXTRAS
+        if find_distribution(module) not in list_packages() and module not in installation.EXTRAS
     }
     assert "pyspark" in foreign
     assert unknown == set()
 
 
-@pytest.mark.parametrize("module", sorted(extras.EXTRAS))
+@pytest.mark.parametrize("module", sorted(installation.EXTRAS))
 def test_extra_that_an_error_names_installs_the_module(module: str) -> None:
-    for extra in extras.EXTRAS[module]:
+    for extra in installation.EXTRAS[module]:
         assert find_distribution(module) in list_packages(extra)
 
 
@@ -170,9 +170,9 @@ def test_missing_extra_is_one_line_that_says_how_to_install_it(
 
 
 def test_module_of_no_extra_that_is_missing_is_a_fault_of_the_program() -> None:
-    assert extras.explain_missing(ModuleNotFoundError("no", name="nothing_of_ours")) is None
-    assert extras.explain_missing(ImportError("no", name="pyspark")) is None
-    assert "extra `spark`" in str(extras.explain_missing(ModuleNotFoundError("no", name="pyspark.sql")))
+    assert installation.explain_missing(ModuleNotFoundError("no", name="nothing_of_ours")) is None
+    assert installation.explain_missing(ImportError("no", name="pyspark")) is None
+    assert "extra `spark`" in str(installation.explain_missing(ModuleNotFoundError("no", name="pyspark.sql")))
 
 
 _HIDING = """
@@ -190,7 +190,7 @@ sys.exit(run(sys.argv[1:]))
 
 
 def test_disk_error_of_a_pump_host_is_still_one_line(tmp_path: Path) -> None:
-    hidden = set(extras.EXTRAS) - {"plyvel"}
+    hidden = set(installation.EXTRAS) - {"plyvel"}
     command = [sys.executable, "-c", _HIDING.format(hidden=hidden), "pump", "--config", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
@@ -201,11 +201,11 @@ def test_disk_error_of_a_pump_host_is_still_one_line(tmp_path: Path) -> None:
 
 def test_two_versions_of_pyspark_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"pyspark": "4.2.0", "pyspark-client": "4.1.3"}
-    monkeypatch.setattr(extras, "find_version", lambda name: found.get(name, ""))
-    with pytest.raises(extras.ConfigError, match=r"pyspark=4\.2\.0 pyspark-client=4\.1\.3"):
-        extras.require_one_pyspark()
+    monkeypatch.setattr(installation, "find_version", lambda name: found.get(name, ""))
+    with pytest.raises(installation.ConfigError, match=r"pyspark=4\.2\.0 pyspark-client=4\.1\.3"):
+        installation.require_one_pyspark()
     found["pyspark-client"] = "4.2.0"
-    extras.require_one_pyspark()
+    installation.require_one_pyspark()
 
 
 def test_provider_says_what_airflow_requires() -> None:
@@ -216,7 +216,7 @@ def test_provider_says_what_airflow_requires() -> None:
 
 def test_dag_files_and_sql_are_found_in_a_checkout() -> None:
     assert [file.name for file in find_dag_files()] == ["binlake_broken.py", "binlake_replications.py"]
-    assert all("CREATE TABLE" in sqlfiles.read_statement(name) for name in (*sqlfiles.TABLES, *sqlfiles.LATER))
+    assert all("CREATE TABLE" in sql.read_statement(name) for name in (*sql.TABLES, *sql.LATER))
 
 
 def test_installed_package_has_its_replications_beside_airflows_files(

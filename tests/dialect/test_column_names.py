@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from binlake.dialect.columnnames import (
+from binlake.dialect.classify import (
     find_added_columns,
     find_alter_clauses,
     find_changed_columns,

@@ -8,18 +8,18 @@ import pytest
 from support.mariadb import MariaDb, empty_database
 from support.tabledefs import col, primary, table
 
-from binlake.base.dialects import Dialect
-from binlake.dialect.computed import (
+from binlake.base.sql import Dialect
+from binlake.dialect.givenvalues import (
     build_once_computed_specs,
     build_reader_specs,
     find_computed_once,
     require_no_filled_operands,
 )
-from binlake.dialect.errors import Unmappable
+from binlake.dialect.routed import Unmappable
 from binlake.dialect.tokens import render, tokenize_with_spaces
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
 from binlake.statements.ddlsteps import RequireNoRows
 
 STRICT, LENIENT = SourceSession(family="mysql", sql_mode=1 << 22), SourceSession(family="mysql")

@@ -9,7 +9,7 @@ from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, key, primary, table
 from support.windows import target_of
 
-from binlake.dialect.createtable import build_create_statements
+from binlake.dialect.mapping import build_create_statements
 from binlake.rows.schema import mysqltypes as t
 from binlake.target.definitions.definitions import compare_definitions, expect_tables, read_definitions
 from binlake.target.session.session import TargetSession

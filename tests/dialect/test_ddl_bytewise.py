@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from support.tabledefs import col, key, table
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.ddl.definitions import LandedDdl, WindowDefinitions, use_bytewise_collations
 from binlake.dialect import choose_bytewise_collation, derive_bytewise_definitions, render_bytewise
 from binlake.rows.schema import DbInfo, SchemaState
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.target.definitions.forms import build_expected_form
 
 

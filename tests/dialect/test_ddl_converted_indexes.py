@@ -13,7 +13,7 @@ from support.windows import target_of
 from binlake.dialect import DdlText, map_ddl
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.target.session.session import TargetSession
 
 pytestmark = pytest.mark.mariadb

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tabledefs import col, key, primary, table
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect import DdlKind, DdlText, classify, find_target_collation, map_ddl
 from binlake.dialect.clauses import DROPPED_OPTIONS, DROPPED_WORDS
 from binlake.dialect.collations import DEFAULT_COLLATIONS, MARIADB_COLLATIONS
@@ -18,8 +18,8 @@ from binlake.dialect.tokens import TokenKind, render, tokenize
 from binlake.errors import SchemaError, TargetRefused
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
 from binlake.rows.schema.info import SOURCE_KEY
+from binlake.rows.schema.state import DdlSide
 from binlake.statements.generation import list_written_columns
 from binlake.statements.literal import quote, quote_name
 

@@ -10,14 +10,14 @@ from support.tabledefs import col, key, primary, table
 from support.windows import target_of
 from support.workload import Workload, integer, text
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect import DdlText, KnownNames, map_ddl, standardize_text, tokenize_restored
 from binlake.dialect.tokens import TokenKind
 from binlake.errors import SchemaError, TargetRefused
 from binlake.mirror.effects import derive_effects
 from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.target.session.session import TargetSession
 from binlake.testkit.captures.capture import Capture
 from binlake.window.cuts import build_ddl_batch

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from support.tabledefs import col, primary, table
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect import DdlText, map_ddl
-from binlake.dialect.madeup import reads_clock
+from binlake.dialect.givenvalues import reads_clock
 from binlake.errors import TargetRefused
-from binlake.rows.codec.writers import derive_filled_text
+from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.schema import DbInfo, DdlJob, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
+from binlake.rows.schema.state import DdlSide
 from binlake.statements.ddlsteps import CastStep, RequireNoRows
 from binlake.statements.generation import list_written_columns
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from support.tabledefs import col, table
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect import families
-from binlake.dialect.errors import Unmappable
 from binlake.dialect.families import Way, choose_way, converts_as_tidb
+from binlake.dialect.routed import Unmappable
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
 
 STRICT = 1 << 22
 TEXT, INT, JSON = col("v", t.VARCHAR, flen=60), col("v"), col("v", t.JSON)

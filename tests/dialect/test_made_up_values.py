@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from support.tabledefs import col, primary, table
 
-from binlake.dialect.madeup import is_made_up, list_requirements, reads_clock
+from binlake.dialect.givenvalues import is_made_up, list_requirements, reads_clock
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
 from binlake.statements.ddlsteps import RequireNoRows
 
 UTC = SourceSession("+00:00", family="mysql", moment="1700000000.5")

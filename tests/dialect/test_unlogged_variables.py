@@ -9,7 +9,7 @@ import pytest
 from pymysql.err import OperationalError
 from support.mariadb import MariaDb, empty_database
 
-from binlake.dialect.unlogged import find_unlogged_variable
+from binlake.dialect.givenvalues import find_unlogged_variable
 
 DEPENDING = {
     "d / 3": "div_precision_increment",

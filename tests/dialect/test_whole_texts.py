@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from support.tabledefs import col, key, primary, table
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect import DdlText, map_ddl
 from binlake.dialect.tokens import tokenize
 from binlake.dialect.wholetexts import names_whole_text_key, put_key_lengths
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
+from binlake.rows.schema.state import DdlSide
 from binlake.target.definitions.forms import build_expected_form
 
 ID, TEXT, WORD = col("id", not_null=True), col("a", t.BLOB), col("b", t.VARCHAR, flen=40)

@@ -10,6 +10,7 @@ import pytest
 from support.feedrows import Row
 from support.tidb_json import INT_PK, column, table_def, table_info
 
+from binlake.base import arrowcolumns
 from binlake.config.protocols import (
     AvroOptions,
     CanalJsonOptions,
@@ -19,13 +20,12 @@ from binlake.config.protocols import (
     SlaveBinlogOptions,
 )
 from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions
-from binlake.feed import bytecolumns
 from binlake.feed.events import count_unsent, encode_ddls, encode_watermarks
 from binlake.feed.messages import ORDER, MessageEncoder
 from binlake.feed.protocols import format_of
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.rules.topics import Dispatcher, Topics
 
 KEYED = table_def(
@@ -140,9 +140,9 @@ def test_rows_too_large_for_one_column_are_encoded_in_parts(monkeypatch: pytest.
     own = CanalJsonOptions()
     changes: list[Change] = [(10 + n, KEYED, None, {"id": str(n), "v": '"' * 40}) for n in range(5)]
     whole = messages(own, *changes)
-    monkeypatch.setattr(bytecolumns, "MOST_BYTES", 170)
+    monkeypatch.setattr(arrowcolumns, "MOST_BYTES", 170)
     assert messages(own, *changes) == whole
-    monkeypatch.setattr(bytecolumns, "MOST_BYTES", 70)
+    monkeypatch.setattr(arrowcolumns, "MOST_BYTES", 70)
     with pytest.raises(pa.ArrowCapacityError):
         messages(own, *changes)
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from health.conftest import Fleet
 
-from binlake.base import arguments
-from binlake.base.durations import format_duration
+from binlake.base import commandline
+from binlake.base.terminal import format_duration
 from binlake.cli import run
 from binlake.health import command, survey
 from binlake.health.survey import choose_status
@@ -138,8 +138,8 @@ def test_durations_are_in_the_unit_that_a_person_would_use() -> None:
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon"])
 def test_seconds_must_be_a_number_above_zero(text: str) -> None:
-    with pytest.raises(arguments.argparse.ArgumentTypeError):
-        arguments.parse_seconds(text)
+    with pytest.raises(commandline.argparse.ArgumentTypeError):
+        commandline.parse_seconds(text)
 
 
 def test_airflow_that_cannot_be_read_is_said_and_no_traceback(

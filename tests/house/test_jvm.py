@@ -6,45 +6,45 @@ from pathlib import Path
 
 import pytest
 
-from binlake.base import jvm
+from binlake.base import installation
 from binlake.errors import ConfigError
 from deploy.setup import classes, common
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(jvm.JARS_ENV, str(tmp_path))
+    monkeypatch.setenv(installation.JARS_ENV, str(tmp_path))
     return tmp_path
 
 
 @pytest.mark.usefixtures("folder")
 def test_jvm_without_an_archive_gets_no_option() -> None:
-    assert jvm.archive_options() == ""
-    assert jvm.format_short_lived_options() == jvm.SHORT_LIVED
+    assert installation.archive_options() == ""
+    assert installation.format_short_lived_options() == installation.SHORT_LIVED
 
 
 def test_archive_next_to_the_jars_is_used(folder: Path) -> None:
     (folder / "delta.jar").touch()
-    (folder / jvm.ARCHIVE).touch()
-    assert jvm.archive_options().split()[0] == f"-XX:SharedArchiveFile={folder}/classes.jsa"
-    assert jvm.format_short_lived_options() == f"{jvm.SHORT_LIVED} {jvm.archive_options()}"
-    assert jvm.list_delta_jars() == [f"{folder}/delta.jar"]
+    (folder / installation.ARCHIVE).touch()
+    assert installation.archive_options().split()[0] == f"-XX:SharedArchiveFile={folder}/classes.jsa"
+    assert installation.format_short_lived_options() == f"{installation.SHORT_LIVED} {installation.archive_options()}"
+    assert installation.list_delta_jars() == [f"{folder}/delta.jar"]
 
 
 def test_folder_without_jars_is_an_error_that_names_it(folder: Path) -> None:
     with pytest.raises(ConfigError, match=str(folder)):
-        jvm.list_delta_jars()
+        installation.list_delta_jars()
 
 
 def test_path_that_would_be_two_options_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a b").mkdir()
-    (tmp_path / "a b" / jvm.ARCHIVE).touch()
-    monkeypatch.setenv(jvm.JARS_ENV, str(tmp_path / "a b"))
-    assert jvm.archive_options() == ""
+    (tmp_path / "a b" / installation.ARCHIVE).touch()
+    monkeypatch.setenv(installation.JARS_ENV, str(tmp_path / "a b"))
+    assert installation.archive_options() == ""
 
 
 def test_installer_writes_the_archive_where_the_jvm_looks_for_it() -> None:
-    assert classes.ARCHIVE == jvm.DEFAULT_JARS / jvm.ARCHIVE
+    assert classes.ARCHIVE == installation.DEFAULT_JARS / installation.ARCHIVE
 
 
 @pytest.fixture

@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 from support.replication_files import write_replication
 
-from binlake.base.garbage import THRESHOLDS
-from binlake.base.lightimport import import_lightly
+from binlake.base.startup import THRESHOLDS, import_lightly
 
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[2]
-_FIRST = "from binlake.base.lightimport import import_lightly; import_lightly()\n"
+_FIRST = "from binlake.base.startup import import_lightly; import_lightly()\n"
 _LATER = """
 import sys
 import pyarrow as pa
@@ -40,7 +39,7 @@ def run(*words: str) -> str:
 
 
 def test_arrow_takes_lists_without_pandas_and_gives_frames_with_it() -> None:
-    first = "from binlake.base.lightimport import import_lightly as do; do()\n"
+    first = "from binlake.base.startup import import_lightly as do; do()\n"
     assert run("-c", first + _LATER) == "well\n"
 
 

@@ -7,19 +7,19 @@ import sys
 
 import pytest
 
-from binlake.base import memory
-from binlake.base.memory import give_memory_back
+from binlake.base import process
+from binlake.base.process import give_memory_back
 
 # In a process of its own: what other tests have freed would count.
 _FREE = """
 import ctypes, sys
 from pathlib import Path
-from binlake.base import memory
+from binlake.base import process
 
 def read_resident():
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
 
-count, memory._LARGE_BYTES = int(sys.argv[1]), int(sys.argv[2])
+count, process._LARGE_BYTES = int(sys.argv[1]), int(sys.argv[2])
 library = ctypes.CDLL(None)
 library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 blocks = [library.malloc(100_000) for _ in range(count)]
@@ -29,12 +29,12 @@ for block in blocks:
 for block in blocks[:-1]:
     library.free(block)
 before = read_resident()
-memory.give_memory_back()
+process.give_memory_back()
 print(before - read_resident() > count * 80_000)
 """
 
 
-@pytest.mark.skipif(memory._find_function("mallinfo2") is None, reason="not GNU's C library")
+@pytest.mark.skipif(process._find_function("mallinfo2") is None, reason="not GNU's C library")
 @pytest.mark.parametrize(
     ("count", "large", "given"),
     [
@@ -51,6 +51,6 @@ def test_free_memory_is_given_back(count: int, large: int, given: bool) -> None:
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_find_function", lambda _: None)
+    monkeypatch.setattr(process, "_find_function", lambda _: None)
     give_memory_back()
-    memory.share_arenas()
+    process.share_arenas()

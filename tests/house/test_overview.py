@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from binlake.base.arguments import list_replications
-from binlake.base.overview import PURPOSES, describe_commands, explain_unknown_command
+from binlake.base.commandline import PURPOSES, describe_commands, explain_unknown_command, list_replications
 from binlake.cli import prepare
 
 _PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from binlake.base import progressline
-from binlake.base.progressline import ERASE, show_progress
+from binlake.base import terminal
+from binlake.base.terminal import ERASE, show_progress
 from binlake.repair.rangerepair import BackfillProgress
 
 
@@ -25,7 +25,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progressline, "_EVERY_S", 0.01)
+    monkeypatch.setattr(terminal, "_EVERY_S", 0.01)
     monkeypatch.setenv("COLUMNS", "60")
 
 
@@ -56,11 +56,11 @@ def test_nothing_is_written_where_there_is_no_terminal_and_for_work_that_is_done
         tell("table 1 of 2")
         time.sleep(0.05)
     assert out.getvalue() == ""
-    monkeypatch.setattr(progressline, "_EVERY_S", 60.0)
-    terminal = Terminal()
-    with show_progress("verify", terminal):
+    monkeypatch.setattr(terminal, "_EVERY_S", 60.0)
+    screen = Terminal()
+    with show_progress("verify", screen):
         pass
-    assert terminal.getvalue() == f"{ERASE}\r"
+    assert screen.getvalue() == f"{ERASE}\r"
 
 
 def test_an_error_of_the_work_leaves_no_line() -> None:

@@ -16,7 +16,7 @@ from binlake.lake import schemas
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory, StateCache
 from binlake.rows.schema import DdlJob, SchemaState
-from binlake.rows.schema.spool import JobSpool
+from binlake.rows.schema.state import JobSpool
 from binlake.testkit.captures.capture import Capture
 
 BANK = Path(__file__).parent.parent / "captures" / "bank"

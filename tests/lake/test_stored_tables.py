@@ -14,8 +14,8 @@ from binlake.lake import schemas
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory, SnapshotTables
 from binlake.rows.schema import DdlJob, SchemaState, TableDef
-from binlake.rows.schema.delta import find_touched
-from binlake.rows.schema.stored import READ_TOGETHER
+from binlake.rows.schema.state import find_touched
+from binlake.rows.schema.tables import READ_TOGETHER
 
 TABLES = 3 * READ_TOGETHER
 Job = tuple[int, DdlJob]

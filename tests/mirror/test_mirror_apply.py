@@ -21,8 +21,8 @@ from binlake.mirror.rows import read_mirror_texts
 from binlake.mirror.versions import IN_PART
 from binlake.rows.schema import Action, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
+from binlake.rows.schema.state import DdlSide
 
 MAP = pa.map_(pa.string(), pa.string())
 NET = pa.schema(

@@ -18,8 +18,8 @@ from modelwindow import Converter
 from binlake.ddl.definitions import IGNORED, RENAMED_IN
 from binlake.dialect import DdlText, map_ddl
 from binlake.errors import TargetRefused
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
+from binlake.rows.schema.state import DdlSide
 from binlake.statements.literal import quote, quote_qualified_name
 from binlake.target.session.session import TargetSession
 from binlake.window.manifest import ApplyManifest

@@ -25,8 +25,8 @@ from modelwindow import NAME, Converter, Statements
 from simulator.faults.kinds import Kind
 from support.mariadb import execute
 
-from binlake.base import sqlfiles
-from binlake.base.sections.rules import RouteRule
+from binlake.base import sql
+from binlake.base.sections import RouteRule
 from binlake.config import Replication
 from binlake.config.target import TargetSection
 from binlake.errors import BinlakeError, Fenced, Permanent, TargetBusy, TargetRefused, TargetUnavailable
@@ -79,7 +79,7 @@ class DdlModel(Model):
 
     def _clear_all(self) -> None:
         with self.reader.cursor() as cursor:
-            for table in (*sqlfiles.TABLES, *sqlfiles.LATER):
+            for table in (*sql.TABLES, *sql.LATER):
                 cursor.execute(f"DELETE FROM {SCHEMA}.{table}")
             cursor.execute("SELECT schema_name FROM information_schema.schemata")
             own = {"information_schema", "mysql", "performance_schema", "sys", SCHEMA}

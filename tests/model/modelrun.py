@@ -25,8 +25,7 @@ from modelwindow import CLUSTER, NAME, Converter, Statements, damaged
 from simulator.faults.kinds import Kind
 from support.mariadb import MariaDb
 
-from binlake.base import sqlfiles
-from binlake.base.dialects import Dialect
+from binlake.base.sql import LATER, TABLES, Dialect
 from binlake.config.target import TargetSection
 from binlake.errors import (
     CheckpointConflict,
@@ -98,7 +97,7 @@ class Model:
 
     def _clear(self) -> None:
         with self.reader.cursor() as cursor:
-            for table in (*sqlfiles.TABLES, *sqlfiles.LATER):
+            for table in (*TABLES, *LATER):
                 cursor.execute(f"DELETE FROM {SCHEMA}.{table}")
             cursor.execute(f"DROP DATABASE IF EXISTS {DB}")
             cursor.execute(f"DROP DATABASE IF EXISTS {SRC}")

@@ -17,8 +17,8 @@ from binlake.dialect import altertable, clauses, mapping
 from binlake.dialect.conversions import AlterTable
 from binlake.errors import BinlakeError
 from binlake.rows.codec import batch
-from binlake.rows.schema.emptied import Emptied
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
+from binlake.rows.schema.partitions import Emptied
 from binlake.spark_jobs.land import ddljobs as jobs
 from binlake.target.apply import apply
 from binlake.target.claim import writers

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from binlake.base.sections.rules import EventRule
+from binlake.base.sections import EventRule
 from binlake.errors import ConfigError, Permanent
-from binlake.rows.schema.actions import Action
+from binlake.rows.schema.job import Action
 from binlake.rules.events import EventFilter
 
 

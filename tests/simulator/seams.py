@@ -40,15 +40,15 @@ from simulator.vthreads import Threading
 _ROOMS = (
     "binlake.pump_service.pump.",
     "binlake.pump_service.pd.",
-    "binlake.base.durable",
-    "binlake.base.filelock",
+    "binlake.base.localfiles",
+    "binlake.base.localfiles",
     "binlake.pump_service.waits",
     "binlake.cluster.pumpclient.",
     "binlake.cluster.placement.claim",
     "binlake.cluster.source.tikv",
     "binlake.cluster.source.regions",
 )
-_NOT = ("binlake.pump_service.pump.command", "binlake.pump_service.pd.command", "binlake.pump_service.pump.processes")
+_NOT = ("binlake.pump_service.pump.command", "binlake.pump_service.pd.command", "binlake.pump_service.pump.command")
 
 
 def _time_of(scheduler: Scheduler) -> Any:

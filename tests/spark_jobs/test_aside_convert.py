@@ -11,7 +11,7 @@ from support.tabledefs import col, primary, table
 from binlake.config.target import TargetSection
 from binlake.ddl.definitions import LandedDdl
 from binlake.errors import TargetRefused
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.spark_jobs.convert import stage as convert
 from binlake.statements.ddlsteps import RefusedStatement
 

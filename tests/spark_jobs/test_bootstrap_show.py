@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import structlog
 
-from binlake.base.progressline import tell_nobody
+from binlake.base.terminal import tell_nobody
 from binlake.spark_jobs.commands.bootstrap import build_show
 from binlake.target.commands.bootstrap import Bootstrap, SourceLoad
 

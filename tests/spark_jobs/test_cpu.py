@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from binlake.base.cpu import CPU, CpuMeter
+from binlake.base.process import CPU, CpuMeter
 
 
 class _Clock:

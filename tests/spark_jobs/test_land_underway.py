@@ -14,7 +14,7 @@ from binlake.cluster.source import StatusPort, TidbSource
 from binlake.cluster.source.steps import VERSION_KEY, encode_meta_key, encode_step_key, parse_newest_version, parse_step
 from binlake.errors import IncompleteWindow, SourceUnavailable, WireError
 from binlake.rows.schema import Action, DdlJob, SchemaState
-from binlake.rows.schema.ahead import compute_running_ts
+from binlake.rows.schema.window import compute_running_ts
 from binlake.spark_jobs.job.results import Bounds
 from binlake.spark_jobs.land.ddljobs import _lower_before_running_ddl, _read_newer_jobs
 from binlake.spark_jobs.land.underway import ask_underway

@@ -15,7 +15,7 @@ from lakehouse import CLUSTER_ID, Lakehouse, Source
 from support.mariadb import MariaDb, execute, rows
 from support.workload import Workload, integer
 
-from binlake.base.tomltext import to_toml_sections
+from binlake.base.tomlfile import to_toml_sections
 from binlake.cli import prepare
 from binlake.config import load_replication
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from binlake.base import jvm
+from binlake.base import installation
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
@@ -25,10 +25,10 @@ spark.stop()
 
 def test_jvm_uses_the_class_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # An archive that does not match (other jars, another JVM) is ignored silently, and each start takes twice the CPU.
-    for jar in jvm.list_delta_jars():
+    for jar in installation.list_delta_jars():
         (tmp_path / Path(jar).name).symlink_to(jar)
-    monkeypatch.setenv(jvm.JARS_ENV, str(tmp_path))
-    archive = tmp_path / jvm.ARCHIVE
+    monkeypatch.setenv(installation.JARS_ENV, str(tmp_path))
+    archive = tmp_path / installation.ARCHIVE
     # The JVM that writes an archive must not use one.
     subprocess.run([sys.executable, "-m", "deploy.local.class_archive", str(archive)], env=_env(), check=True)
     shown = subprocess.run([sys.executable, "-c", _SHOW_MAPPED], env=_env(), check=True, capture_output=True, text=True)

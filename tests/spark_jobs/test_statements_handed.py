@@ -19,7 +19,7 @@ from binlake.ddl.definitions import LandedDdl, Segments, SegmentTable
 from binlake.errors import ImmutableWindow
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import STATEMENT
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.tables import statements as statement_module

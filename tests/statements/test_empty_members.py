@@ -14,9 +14,9 @@ from binlake.config.target import TargetSection
 from binlake.feed.values import compute_member_numbers, show_members
 from binlake.repair.chunks import ChunkPlan, Cuts, hash_texts, render_hash_sql
 from binlake.repair.serverside import SqlTable
-from binlake.rows.codec.texts import format_enums
+from binlake.rows.codec.encode import parse_flat_number
+from binlake.rows.codec.lanes import format_enums
 from binlake.rows.codec.values import format_enum, format_set
-from binlake.rows.codec.writers import parse_flat_number
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements import TableStatements, build_images_from_rows

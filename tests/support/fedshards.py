@@ -13,7 +13,7 @@ import yaml
 from support.feeding import FedCluster
 from support.mariadb import MariaDb, execute
 
-from binlake.base.sqlfiles import read_steps
+from binlake.base.sql import read_steps
 from binlake.cli import run as run_command
 from binlake.config.model import Replication
 from binlake.spark_jobs.job.context import StageContext

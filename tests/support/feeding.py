@@ -15,7 +15,7 @@ from pymysql.connections import Connection
 from support.mariadb import MariaDb, execute, rows
 from support.promptpumps import PromptPump, settle, start_pump
 
-from binlake.base.tomltext import to_toml_sections
+from binlake.base.tomlfile import to_toml_sections
 from binlake.cluster.placement import EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import PumpReader
 from binlake.config.model import Replication

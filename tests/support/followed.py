@@ -11,7 +11,7 @@ from typing import Any
 
 from pymysql.cursors import DictCursor
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.base.sqllink import show_bytes_too
 from binlake.ddl.ddls import plan_ddls
 from binlake.dialect import map_ddl

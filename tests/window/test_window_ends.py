@@ -17,9 +17,9 @@ from support.examples import spread
 from binlake.changes.net import RowEvent, compute_net_changes
 from binlake.ddl.ddls import build_window_schemas, plan_ddls
 from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions, derive_key_defaults
-from binlake.rows.codec.writers import derive_filled_text
+from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.schema import SchemaState, TableDef
-from binlake.rows.schema.ahead import compute_effective_ts
+from binlake.rows.schema.window import compute_effective_ts
 from binlake.testkit.captures.capture import Capture
 from deploy.local.commitlog import RULES, CommitLog, read_log
 from deploy.local.direct import decode_changes

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from binlake.base.dictionaries import encode_dictionary
+from binlake.base.arrowcolumns import encode_dictionary
 from binlake.changes.net.events import read_key_events, split_rows_by_key_form
 from binlake.changes.net.images import Ints
 from binlake.changes.net.runs import start_runs

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.dictionaries import encode_dictionary
+from binlake.base.arrowcolumns import encode_dictionary
 from binlake.base.lakecolumns import Mutation
 from binlake.changes.net.images import ABSENT, Bools, Images, Ints
 from binlake.changes.net.positions import POSITION, Positions

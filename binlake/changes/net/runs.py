@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.dictionaries import encode_dictionary
+from binlake.base.arrowcolumns import encode_dictionary
 from binlake.changes.net.events import KeyEvents, RowsOfForm
 from binlake.changes.net.images import ABSENT, MAP, Bools, Images, Ints
 from binlake.changes.net.positions import POSITION, Groups, Positions

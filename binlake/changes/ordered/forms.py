@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.changes.net.event import Row
 from binlake.changes.ordered.keys import read_image_text
 from binlake.errors import SchemaError
 from binlake.rows.codec.values import name_error_value
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.statements.batch import UNCHECKED
 from binlake.statements.conditions import format_image_condition
 from binlake.statements.generation import list_written_columns

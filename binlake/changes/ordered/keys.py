@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.changes.net import RowEvent
 from binlake.changes.net.event import Row
 from binlake.changes.ordered.collation import fold
-from binlake.rows.codec.writers import derive_filled_text
+from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 
 UNKNOWN = "\0unknown"
 """Replaces a value whose equals are unknown (`collation`); a change with such a value runs alone."""

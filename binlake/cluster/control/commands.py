@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from binlake.base.arguments import add_output
+from binlake.base.commandline import add_output
 from binlake.cluster.control.http import ask
 from binlake.cluster.control.nodes import (
     describe_node,

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from binlake.base.arguments import add_output
+from binlake.base.commandline import add_output
 from binlake.cluster.control.commands import add_cluster, add_option, add_token, build_tls, open_registry, read_token
 from binlake.cluster.control.http import ask
 from binlake.cluster.placement.registry import PUMPS, build_unknown_node_error

@@ -15,7 +15,7 @@ from binlake.errors import ConfigError, SourceUnavailable, WireError
 if TYPE_CHECKING:
     import pymysql
 
-    from binlake.base.sections.security import SqlSecurity
+    from binlake.base.sections import SqlSecurity
     from binlake.config.source import SourceSql
 
 PAGE = 64
@@ -83,7 +83,7 @@ class SqlHistory:
 
     def _connect(self) -> pymysql.Connection[Any]:
         if self._link is None:
-            from binlake.base.sections.security import SqlSecurity
+            from binlake.base.sections import SqlSecurity
             from binlake.base.sqllink import SqlLink, build_tls_arguments
 
             self._link = SqlLink(

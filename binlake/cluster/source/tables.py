@@ -9,7 +9,7 @@ from binlake.cluster.placement import open_placement
 from binlake.cluster.source.sqlhistory import SqlHistory
 from binlake.cluster.source.tidb import TidbSource
 from binlake.rows.schema import SchemaState
-from binlake.rows.schema.spool import JobSpool
+from binlake.rows.schema.state import JobSpool
 
 if TYPE_CHECKING:
     from binlake.config.source import SourceSection

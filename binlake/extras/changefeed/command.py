@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from binlake import tso
-from binlake.base.arguments import add_output, read_moment
+from binlake.base.commandline import add_output, read_moment
 from binlake.base.terminal import print_table
 from binlake.config.feed import FeedSection
 from binlake.config.feedfiles import write_feed_file

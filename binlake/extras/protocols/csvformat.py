@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.base.arrowcolumns import Array, ByteTable, Part, join_parts, map_distinct
 from binlake.config.protocols import CsvOptions
-from binlake.feed.bytecolumns import Array, ByteTable, Part, join_parts, map_distinct
 from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Images, RowFormat
 from binlake.feed.jsontext import as_binary, encode_numbers
 from binlake.feed.values import convert_texts_to_zone, parse_bits, remove_exponents, show_members

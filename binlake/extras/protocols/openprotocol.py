@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.base.arrowcolumns import Array, Part, decode_hex, encode_fixed_numbers, join_parts
 from binlake.config.protocols import OpenProtocolOptions
 from binlake.ddl.definitions import LandedDdl
-from binlake.feed.bytecolumns import Array, Part, decode_hex, encode_fixed_numbers, join_parts
 from binlake.feed.formats import (
     DELETE,
     UPDATE,

@@ -14,10 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.lakecolumns import Message
-from binlake.config.protocols import PbOptions
-from binlake.ddl.definitions import LandedDdl
-from binlake.feed.bytecolumns import (
+from binlake.base.arrowcolumns import (
     Array,
     Ints,
     Part,
@@ -29,6 +26,9 @@ from binlake.feed.bytecolumns import (
     join_parts,
     scatter,
 )
+from binlake.base.lakecolumns import Message
+from binlake.config.protocols import PbOptions
+from binlake.ddl.definitions import LandedDdl
 from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, FeedEvent, RowFormat
 from binlake.feed.jsontext import as_binary
 from binlake.feed.protobuf import (
@@ -45,7 +45,7 @@ from binlake.feed.values import compute_member_numbers, convert_images_to_zone, 
 from binlake.rows.codec import datum as d
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.actions import Action
+from binlake.rows.schema.job import Action
 from binlake.wire import pb_binlog_pb2 as pb
 
 _KINDS = {INSERT: pb.Insert, UPDATE: pb.Update, DELETE: pb.Delete}

@@ -12,19 +12,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.dictionaries import encode_dictionary
-from binlake.base.lakecolumns import Message
-from binlake.config.protocols import SlaveBinlogOptions
-from binlake.ddl.definitions import LandedDdl
-from binlake.feed.bytecolumns import (
+from binlake.base.arrowcolumns import (
     Array,
     Part,
     decode_hex,
+    encode_dictionary,
     encode_fixed_numbers,
     encode_varints,
     join_parts,
     map_distinct,
 )
+from binlake.base.lakecolumns import Message
+from binlake.config.protocols import SlaveBinlogOptions
+from binlake.ddl.definitions import LandedDdl
 from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, FeedEvent, RowFormat
 from binlake.feed.jsontext import as_binary
 from binlake.feed.protobuf import (

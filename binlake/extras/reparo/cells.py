@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 
-from binlake.base.dictionaries import encode_dictionary
+from binlake.base.arrowcolumns import encode_dictionary
 from binlake.extras.reparo.values import ReadDatum, convert_to_utc
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.columns import build_lane_reader

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from binlake import tso
-from binlake.base.arguments import add_output
+from binlake.base.commandline import add_output
 from binlake.base.filestore import StoredFiles, open_store
 from binlake.binlogfile.framing import build_damage_error
 from binlake.binlogfile.reading import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from binlake import tso
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.binlogfile.reading import BinlogDdl
 from binlake.dialect import DdlText, map_ddl
 from binlake.dialect.classify import DdlKind, classify_tokens
@@ -23,8 +23,8 @@ from binlake.dialect.tokens import TokenKind, tokenize
 from binlake.errors import TargetRefused
 from binlake.extras.reparo.definitions import ReparoTables
 from binlake.rows.schema import DbInfo
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
+from binlake.rows.schema.state import DdlSide
 from binlake.target import ExpectedState
 
 Name = tuple[str, str]

@@ -10,15 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.descriptions import build_visibility_sql, describe_table
 from binlake.mysqlbinlog.definitions.tables import build_table_info
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.schema import ColumnInfo, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import Json
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import Json, fold_name
 from binlake.target.session.session import TargetSession
 
 Name = tuple[str, str]

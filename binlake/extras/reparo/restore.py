@@ -13,8 +13,8 @@ from pathlib import Path
 
 import structlog
 
-from binlake.base.dialects import Dialect
 from binlake.base.filestore import StoredFiles
+from binlake.base.sql import Dialect
 from binlake.binlogfile.index import BinlogIndex, read_index
 from binlake.binlogfile.reading import Item, read_items
 from binlake.config.target import TargetSection

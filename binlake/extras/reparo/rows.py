@@ -22,11 +22,11 @@ from binlake.errors import SchemaError
 from binlake.extras.reparo.cells import CellError, GroupColumn, read_texts, split_columns
 from binlake.extras.reparo.definitions import CURRENT, ReparoTables, with_json_columns
 from binlake.extras.reparo.values import ReadDatum, build_datum_reader
-from binlake.rows.codec.texts import repeat_names
-from binlake.rows.codec.writers import derive_filled_text
+from binlake.rows.codec.encode import derive_filled_text
+from binlake.rows.codec.lanes import repeat_names
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.wire import pb_binlog_pb2 as pb
 
 Name = tuple[str, str]

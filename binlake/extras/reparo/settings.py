@@ -17,11 +17,8 @@ from pydantic import Field, ValidationError
 
 from binlake import tso
 from binlake.base.secrets import resolve_secret
-from binlake.base.sections.rules import FilterSection
-from binlake.base.sections.security import SqlSecurity
-from binlake.base.sections.values import HostText, NameList, Section, TableName
-from binlake.base.settingwords import describe_problem
-from binlake.base.tomlfile import WITH_MARK
+from binlake.base.sections import FilterSection, HostText, NameList, Section, SqlSecurity, TableName
+from binlake.base.tomlfile import WITH_MARK, describe_problem
 from binlake.binlogfile.index import BinlogIndex
 from binlake.config.target import TargetSection
 from binlake.errors import ConfigError

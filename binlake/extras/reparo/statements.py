@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.dialects import Dialect
 from binlake.base.lakecolumns import Change
+from binlake.base.sql import Dialect
 from binlake.changes.net.columns import compute_net_changes
 from binlake.ddl.definitions import Cell, derive_key_defaults
 from binlake.extras.reparo.ddl import TargetDdl

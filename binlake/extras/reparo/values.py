@@ -15,7 +15,7 @@ import structlog
 
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.jsons import read_json
-from binlake.rows.codec.readers import Reader, build_reader
+from binlake.rows.codec.tabledecoder import Reader, build_reader
 from binlake.rows.codec.values import format_bit
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t

@@ -19,15 +19,15 @@ from binlake.changes.net import compute_net_changes
 from binlake.ddl.definitions import derive_key_defaults
 from binlake.errors import LostRange
 from binlake.lake.ddls import read_landed_ddls
+from binlake.lake.mutations import RowVersion, match_keys, match_table, read_changes
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import RowVersion, match_keys, match_table, read_changes
 from binlake.mirror.versions import IN_PART
 from binlake.repair.chunks import AnyKey
 from binlake.repair.differences import Row
 from binlake.repair.lakeside import VerifiedLakeTable, VerifiedTable
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.actions import Action
+from binlake.rows.schema.job import Action
 
 _FEW = 100
 """Up to this many keys are searched one by one using the files' statistics; more are matched as a set."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import structlog
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.changes.net import encode_row_key
 from binlake.config import Replication
 from binlake.config.target import TargetSection

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from binlake.feed.bytecolumns import (
+from binlake.base.arrowcolumns import (
     Array,
     Ints,
     build_binary_array,

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake import tso
+from binlake.base.arrowcolumns import Array, Ints, decode_hex, join_parts, scatter
 from binlake.config.protocols import AvroOptions
 from binlake.errors import SchemaError
 from binlake.feed.avro import binary
@@ -25,10 +26,9 @@ from binlake.feed.avro.schema import (
     find_null_branch,
     require_key_columns,
 )
-from binlake.feed.bytecolumns import Array, Ints, decode_hex, join_parts, scatter
 from binlake.feed.formats import DELETE, Bodies, Changes, MessageSchemas, RowFormat
 from binlake.feed.values import convert_texts_to_zone, show_members
-from binlake.rows.codec.writers import derive_decimal_layout
+from binlake.rows.codec.encode import derive_decimal_layout
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from binlake.base.arrowcolumns import join_parts
 from binlake.base.lakecolumns import Message
 from binlake.feed.avro import binary
-from binlake.feed.bytecolumns import join_parts
 from binlake.feed.files.textfile import join_values
 
 _MAGIC = b"Obj\x01"

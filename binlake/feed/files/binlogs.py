@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import structlog
 
 from binlake import tso
+from binlake.base.arrowcolumns import build_fixed_width_array, join_parts, split_binary_array
 from binlake.base.filestore import StoredFiles, open_store
 from binlake.base.lakecolumns import Message
 from binlake.binlogfile.framing import CRC, HEAD, MAGIC, build_damage_error, compress
@@ -28,7 +29,6 @@ from binlake.binlogfile.index import PATH, BinlogIndex, IndexedFile, compute_che
 from binlake.binlogfile.names import Compression, format_file_name, select_binlog_files
 from binlake.config.storage import StorageSection
 from binlake.errors import Permanent
-from binlake.feed.bytecolumns import build_fixed_width_array, join_parts, split_binary_array
 from binlake.feed.events import DDL
 from binlake.feed.files.publisher import Read
 from binlake.feed.manifest import EncodeManifest

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
-from binlake.dialect.columnnames import KEY_HEADS, find_dropped_columns, find_renamed_columns, is_period
+from binlake.dialect.classify import KEY_HEADS, find_dropped_columns, find_renamed_columns, is_period
 from binlake.dialect.tokens import (
     Token,
     TokenKind,
@@ -25,7 +25,7 @@ from binlake.mysqlbinlog.definitions.clausetexts import split_clauses
 from binlake.mysqlbinlog.definitions.columntext import CreateText
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY
 from binlake.rows.schema import Action, TableDef
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.statements.literal import quote_name
 
 _IGNORED_CLAUSES = frozenset(

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from binlake.rows.schema import Action, DdlJob
-from binlake.rows.schema.actions import PUBLIC
 from binlake.rows.schema.forms import Json
+from binlake.rows.schema.job import PUBLIC
 
 _REMOVING = frozenset({Action.DROP_SCHEMA, Action.DROP_TABLE, Action.DROP_COLUMN, Action.DROP_INDEX})
 
@@ -44,7 +44,7 @@ class DefinitionChange:
     def build_job(self, start_ts: int, commit_ts: int) -> Json:
         """The job as `/ddl/history` shows it, and as the journal stores it. `commit_ts`: its own or a later one.
 
-        Its only step is at its commit, unlike TiDB's (`binlake.rows.schema.ahead`): a statement's jobs are all
+        Its only step is at its commit, unlike TiDB's (`binlake.rows.schema.window`): a statement's jobs are all
         submitted before the first of them commits, and one that drops must not be placed before those it follows.
         """
         binlog = {**self.body["binlog"], "FinishedTS": commit_ts}

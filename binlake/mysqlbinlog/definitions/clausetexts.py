@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from binlake.dialect.columnnames import KEY_HEADS, read_added_elements
+from binlake.dialect.classify import KEY_HEADS, read_added_elements
 from binlake.dialect.tokens import (
     Token,
     TokenKind,

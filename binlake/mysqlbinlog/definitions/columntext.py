@@ -24,7 +24,7 @@ from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.standalone import drop_create_storage, drop_sequence_defaults
 from binlake.mysqlbinlog.definitions.statements import unwrap_version_comments
 from binlake.mysqlbinlog.model import Flavor
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 from binlake.statements.literal import quote_name, quote_qualified_name
 
 _DROPPED = ("INVISIBLE", "VISIBLE", "COMPRESSED")

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from binlake.dialect.classify import NameRef, read_name
 from binlake.dialect.tokens import Token, TokenKind, find_closing, skip_exists, split_list
 from binlake.mysqlbinlog.model import LoggedSession
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 
 _GHOST = re.compile(r"^_(.+)_gho$", re.IGNORECASE)
 _CANDIDATE = re.compile(r"^_+(.+)_new$", re.IGNORECASE)

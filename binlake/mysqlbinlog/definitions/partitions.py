@@ -13,9 +13,8 @@ from binlake.dialect.tokens import Token, find_closing, render, split_list
 from binlake.mysqlbinlog.definitions.columntext import create_tokens
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.emptied import HASHED_NULL_KEY
-from binlake.rows.schema.forms import Json, build_name_json
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import Json, build_name_json, fold_name
+from binlake.rows.schema.partitions import HASHED_NULL_KEY
 
 _KINDS = {"RANGE": 1, "HASH": 2, "LIST": 3, "KEY": 4}
 _UNLIKE_TIDB = 0

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from binlake.dialect.classify import NameRef
-from binlake.dialect.columnnames import KEY_HEADS, is_period
+from binlake.dialect.classify import KEY_HEADS, NameRef, is_period
 from binlake.dialect.tokens import (
     Token,
     TokenKind,
@@ -23,7 +22,7 @@ from binlake.dialect.tokens import (
     tokenize_with_spaces,
 )
 from binlake.mysqlbinlog.definitions.clausetexts import split_clauses, split_options
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 
 _STORAGE = (
     "AUTOEXTEND_SIZE", "COMPRESSION", "CONNECTION", "DATA", "ENCRYPTED", "ENCRYPTION", "ENCRYPTION_KEY_ID",

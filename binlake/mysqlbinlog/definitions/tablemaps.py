@@ -12,7 +12,7 @@ from binlake.mysqlbinlog.model import TableMap
 from binlake.mysqlbinlog.rowimage.hashkeys import find_hash_columns
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 
 _TIMESTAMP2, _DATETIME2, _TIME2 = 17, 18, 19
 _BLOB_COMPRESSED, _VARCHAR_COMPRESSED = 140, 141

@@ -15,12 +15,11 @@ from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.columns import build_column_info, is_virtual, to_tidb_charset
 from binlake.mysqlbinlog.definitions.createtexts import read_column_definitions
 from binlake.mysqlbinlog.definitions.descriptions import ColumnRow, IndexRow, TableDescription
-from binlake.rows.codec.writers import derive_filled_text
+from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import Json, build_index_json, build_table_json
+from binlake.rows.schema.forms import Json, build_index_json, build_table_json, fold_name
 from binlake.rows.schema.info import CREATE_KEY as CREATE_KEY
-from binlake.rows.schema.names import fold_name
 
 _UNIQUE_TYPES = frozenset({"BTREE", "HASH"})
 

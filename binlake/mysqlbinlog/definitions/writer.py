@@ -20,9 +20,8 @@ from binlake.mysqlbinlog.definitions.partitions import add_partitions
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, build_table_info
 from binlake.mysqlbinlog.model import Flavor, LoggedSession
 from binlake.rows.schema import Action, DbInfo, DdlJob, JobState, SchemaState, TableDef
-from binlake.rows.schema.forms import Json, build_database_json, build_job_json
+from binlake.rows.schema.forms import Json, build_database_json, build_job_json, fold_name
 from binlake.rows.schema.info import SOURCE_KEY
-from binlake.rows.schema.names import fold_name
 from binlake.statements.literal import quote_name, quote_qualified_name
 
 _FIRST_ID = 102

@@ -11,9 +11,8 @@ from binlake.dialect.tokens import tokenize
 from binlake.mysqlbinlog.model import TableMap
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.forms import build_name_json
+from binlake.rows.schema.forms import build_name_json, fold_name
 from binlake.rows.schema.info import CREATE_KEY
-from binlake.rows.schema.names import fold_name
 
 _NAME = "db_row_hash_"
 

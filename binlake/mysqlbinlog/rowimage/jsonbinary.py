@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from binlake.rows.codec.decimals import read_decimal
 from binlake.rows.codec.jsons import DATE, DATETIME, MAX_DEPTH, TIME, TIMESTAMP, Opaque, Temporal
+from binlake.rows.codec.numbers import read_decimal
 from binlake.rows.codec.temporal import format_date, format_duration, format_moment
 from binlake.rows.schema import mysqltypes as t
 

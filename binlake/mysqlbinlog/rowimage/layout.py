@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from binlake.errors import SchemaError
 from binlake.rows.codec.datum import compute_decimal_size
-from binlake.rows.codec.writers import derive_decimal_layout
+from binlake.rows.codec.encode import derive_decimal_layout
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo
 

@@ -22,7 +22,7 @@ from binlake.mysqlbinlog.rowimage.shape import ImageShape, LoggedColumn, Shape
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.jsons import encode_json, write_json
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
 
 WriteDatum = Callable[[bytes], bytes]
 """Converts a value as the log has it, without its length, to TiDB's datum."""

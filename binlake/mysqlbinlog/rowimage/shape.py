@@ -15,8 +15,8 @@ from binlake.mysqlbinlog.rowimage.charsets import InvalidText, find_replaced_col
 from binlake.mysqlbinlog.rowimage.hashkeys import find_hash_columns
 from binlake.mysqlbinlog.rowimage.layout import ValueLayout, derive_layout
 from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.forms import fold_name
 from binlake.rows.schema.info import ColumnInfo, TableDef
-from binlake.rows.schema.names import fold_name
 
 _KNOWN_SHAPES = 1024
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.dictionaries import encode_dictionary
+from binlake.base.arrowcolumns import encode_dictionary
 from binlake.base.varint import write_uvarint
 from binlake.mysqlbinlog.rowimage.charsets import InvalidText, build_utf8_writer
 from binlake.mysqlbinlog.rowimage.lanes import Bytes
@@ -25,8 +25,8 @@ from binlake.mysqlbinlog.tablerows.rowblocks import INSERTED
 from binlake.mysqlbinlog.tablerows.rowtexts import Write, build_row_text_writers, is_read_as_bytes
 from binlake.rows.codec.columnblocks import encode_column_block
 from binlake.rows.codec.columns import format_reals
-from binlake.rows.codec.readers import build_reader
-from binlake.rows.codec.texts import format_hex
+from binlake.rows.codec.lanes import format_hex
+from binlake.rows.codec.tabledecoder import build_reader
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 

@@ -36,7 +36,7 @@ from binlake.mysqlbinlog.tablerows.rowtexts import (
     is_read_as_bytes,
 )
 from binlake.rows.codec import datum as d
-from binlake.rows.codec.writers import derive_decimal_layout
+from binlake.rows.codec.encode import derive_decimal_layout
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 

@@ -19,9 +19,9 @@ from binlake.mysqlbinlog.rowimage.charsets import (
 )
 from binlake.mysqlbinlog.tablerows.textrows import read_row_values
 from binlake.rows.codec import datum as d
+from binlake.rows.codec.encode import derive_decimal_layout
 from binlake.rows.codec.jsons import write_json
 from binlake.rows.codec.temporal import pack_moment, parse_duration
-from binlake.rows.codec.writers import derive_decimal_layout
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.literal import quote_name

@@ -23,9 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from binlake.base.lakecolumns import Mutation
-from binlake.rows.codec.assemble import join_keys, join_maps
-from binlake.rows.codec.blockrows import build_block_columns, get_block
-from binlake.rows.codec.echoes import without_echoes
+from binlake.rows.codec.assemble import build_block_columns, get_block, join_keys, join_maps
 from binlake.rows.codec.emptied import (
     Doubt,
     Known,
@@ -35,13 +33,28 @@ from binlake.rows.codec.emptied import (
     without_lost_rows,
 )
 from binlake.rows.codec.emptied import derive_side_definition as settled_side
-from binlake.rows.codec.groups import RowGroup, Waiting, compute_cuts, cut
 from binlake.rows.codec.lanes import Bytes, Ints, Lanes
 from binlake.rows.codec.largerows import LargeBinlog, Pieces, TakenRows, iterate_rows
 from binlake.rows.codec.latin1 import InvalidText, build_decoder_lookup
-from binlake.rows.codec.parts import FIELDS, FIRST, ROWS, TABLE, build_columns
-from binlake.rows.codec.pendingrows import PendingRows
-from binlake.rows.codec.secondwrites import SchemaMoment, SecondWrites, may_be_twice, without_second_writes
+from binlake.rows.codec.pendingrows import (
+    FIELDS,
+    FIRST,
+    ROWS,
+    TABLE,
+    PendingRows,
+    RowGroup,
+    Waiting,
+    build_columns,
+    compute_cuts,
+    cut,
+)
+from binlake.rows.codec.secondwrites import (
+    SchemaMoment,
+    SecondWrites,
+    may_be_twice,
+    without_echoes,
+    without_second_writes,
+)
 from binlake.rows.codec.splits import MutationRun, Splits, group_positions, split_all
 from binlake.rows.codec.transaction import (
     ALL_KINDS,

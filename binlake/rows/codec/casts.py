@@ -17,9 +17,9 @@ from math import isfinite
 import numpy as np
 
 from binlake.base.redaction import redact_value
-from binlake.rows.codec import casttimes as times
-from binlake.rows.codec.floats import FLOAT_MAX, as_float32, format_double, format_float
+from binlake.rows.codec import temporal as times
 from binlake.rows.codec.jsons import encode_json, read_json, show_json, write_json
+from binlake.rows.codec.numbers import FLOAT_MAX, as_float32, format_double, format_float
 from binlake.rows.codec.values import format_bit, format_set, show_member_text
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo

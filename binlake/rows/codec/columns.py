@@ -1,4 +1,4 @@
-"""Read one column of many rows at once: the vectorized counterpart of `binlake.rows.codec.readers`.
+"""Read one column of many rows at once: the vectorized counterpart of `binlake.rows.codec.tabledecoder`.
 
 A lane reader either gives the same texts as the plain reader or marks the datum as not good; the plain reader then
 reads that row. Get a reader by `build_lane_reader` or `build_handle_reader`.
@@ -14,10 +14,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from binlake.rows.codec import datum as d
-from binlake.rows.codec import texts as x
-from binlake.rows.codec.floats import FLOAT_MAX, format_double, format_float
+from binlake.rows.codec import lanes as x
 from binlake.rows.codec.lanes import Bools, Ints, Spots, Uints, decode_zigzag
-from binlake.rows.codec.readers import Reader, build_reader
+from binlake.rows.codec.numbers import FLOAT_MAX, format_double, format_float
+from binlake.rows.codec.tabledecoder import Reader, build_reader
 from binlake.rows.codec.values import format_set
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo

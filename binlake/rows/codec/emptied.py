@@ -1,4 +1,4 @@
-"""Remove from a batch the rows that a dropped or truncated partition took with it (`binlake.rows.schema.emptied`).
+"""Remove from a batch the rows that a dropped or truncated partition took with it (`binlake.rows.schema.partitions`).
 
 Rows of an exchanged partition become rows of the table that the partition is now. If an update moved a row between such
 a partition and another one, it becomes a delete on one side and an insert on the other.
@@ -18,8 +18,8 @@ from binlake.base.lakecolumns import Mutation
 from binlake.errors import SchemaError
 from binlake.rows.codec.lanes import Ints
 from binlake.rows.codec.transaction import TableLookup
-from binlake.rows.schema.emptied import HINT, Side, decode_physical_id, find_partition
 from binlake.rows.schema.info import TableDef
+from binlake.rows.schema.partitions import HINT, Side, decode_physical_id, find_partition
 from binlake.wire import binlog_pb2 as pb
 
 Row = dict[str, Any]

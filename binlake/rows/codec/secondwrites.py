@@ -1,11 +1,17 @@
-"""Recognize second writes, which TiDB logs while it rearranges the partitions of a table without a key.
+"""Remove the second writes of row changes, which TiDB logs while it rearranges the partitions of a table.
 
-Rule (`binlake.rows.schema.reorganized`; TiDB v7.5, `table/tables/partition.go`): after each change of a row in a
-rearranged partition, TiDB logs what it did to the other set of partitions: the same insert, update or delete, or an
+Without a key (`binlake.rows.schema.partitions`; TiDB v7.5, `table/tables/partition.go`): after each change of a row in
+a rearranged partition, TiDB logs what it did to the other set of partitions: the same insert, update or delete, or an
 insert and a delete if an update moves the row there, and vice versa. But two equal changes may also be two rows.
 Therefore the changes of a transaction are interpreted at every step of the DDL at which it may have written. If all
 steps that can have logged these changes agree, their result is taken. Otherwise the changes are refused, or each pair
 counts as one change.
+
+With a key (capture `zones`, table `Teile`): both writes are next to each other in the binlog, for the logical table:
+the same insert, update or delete twice; in the delete-only step an update, followed by a delete of the row's former
+image. Such a pair cannot be the history of one key: the row that the second write changes does not exist or has other
+values. PARTITION BY takes the same steps on a table that has no partitions before, so every table with a key is checked
+for such impossible pairs.
 """
 
 from __future__ import annotations
@@ -15,12 +21,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.base.lakecolumns import Mutation
 from binlake.errors import SchemaError
+from binlake.rows.codec.lanes import Ints
 from binlake.rows.codec.tabledecoder import Image, TableDecoder
 from binlake.rows.codec.transaction import RowLists, decode_changes
-from binlake.rows.schema.emptied import decode_physical_id
 from binlake.rows.schema.info import TableDef
-from binlake.rows.schema.reorganized import AFTER, BEFORE, COPYING, DELETE_ONLY, SWITCHED, Reorganized
+from binlake.rows.schema.partitions import (
+    AFTER,
+    BEFORE,
+    COPYING,
+    DELETE_ONLY,
+    SWITCHED,
+    Reorganized,
+    decode_physical_id,
+)
 from binlake.wire import binlog_pb2 as pb
 
 SecondWrites: TypeAlias = Literal["refuse", "once"]
@@ -30,6 +49,7 @@ _HINT = (
     "the source itself may now contain such rows twice (pingcap/tidb#57510). Set source.second-writes = once, which"
     " counts each pair as one change, run merge again, and compare the table afterwards: `binlake verify --fix`"
 )
+_NAMES = (Mutation.OP, Mutation.BEFORE, Mutation.AFTER)
 
 
 class LoggedChange(NamedTuple):
@@ -212,3 +232,36 @@ def _build_undecided_error(table: TableDef, moment: SchemaMoment) -> SchemaError
         where={"table": f"{table.db}.{table.name}", "commit_ts": moment.commit_ts},
         hint=_HINT,
     )
+
+
+def without_echoes(batch: pa.RecordBatch, tables: Sequence[TableDef], which: Ints) -> tuple[pa.RecordBatch, Ints]:
+    """Returns (`batch` of MUTATION_SCHEMA without second writes, the numbers of the remaining rows).
+
+    `which`: the index of each row's definition in `tables`.
+    """
+    all_rows = np.arange(batch.num_rows)
+    keyed = np.asarray([one.find_identity().kind != "row" for one in tables], np.bool_)
+    if batch.num_rows < 2 or not keyed[which].any():
+        return batch, all_rows
+    # Two rows are not neighbours if a filter removed rows between them, so their seq must differ by 1.
+    near = keyed[which[1:]] & (which[1:] == which[:-1]) & (np.diff(batch[Mutation.SEQ].to_numpy()) == 1)
+    for name in (Mutation.COMMIT_TS, Mutation.KEY):
+        near &= pc.equal(batch[name].slice(1), batch[name].slice(0, batch.num_rows - 1)).to_numpy(zero_copy_only=False)
+    ops = batch[Mutation.OP]
+    alike = pc.equal(ops.slice(1), ops.slice(0, batch.num_rows - 1)).to_numpy(zero_copy_only=False)
+    near &= alike | pc.equal(ops.slice(1), "delete").to_numpy(zero_copy_only=False)
+    if not near.any():
+        return batch, all_rows
+    kept = np.ones(batch.num_rows, np.bool_)
+    first = 0
+    for number in (np.flatnonzero(near) + 1).tolist():
+        # A run of several second writes repeats the last write that was kept.
+        first = number - 1 if kept[number - 1] else first
+        kept[number] = not _repeats(*(tuple(batch[name][n].as_py() for name in _NAMES) for n in (first, number)))
+    rows = all_rows[kept]
+    return (batch, rows) if kept.all() else (batch.take(pa.array(rows)), rows)
+
+
+def _repeats(first: tuple[object, ...], second: tuple[object, ...]) -> bool:
+    op, before, after = first
+    return second == first or (op == "update" and before != after and second == ("delete", before, None))

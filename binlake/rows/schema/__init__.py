@@ -3,9 +3,8 @@
 `SchemaState` gives the definition of a table at one position; `WindowSchemas` cuts a window into segments at its DDLs.
 """
 
-from binlake.rows.schema.actions import Action, JobState
 from binlake.rows.schema.info import ColumnInfo, DbInfo, IndexColumn, IndexInfo, RowIdentity, TableDef
-from binlake.rows.schema.job import DdlJob
+from binlake.rows.schema.job import Action, DdlJob, JobState
 from binlake.rows.schema.state import SchemaState
 from binlake.rows.schema.window import WindowDdl, WindowSchemas, classify_ddl, sort_ddls
 

@@ -9,12 +9,10 @@ from typing import Any
 from binlake import tso
 from binlake.errors import SchemaError
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.actions import Action
-from binlake.rows.schema.emptied import Emptied
+from binlake.rows.schema.forms import fold_name
 from binlake.rows.schema.info import DbInfo, TableDef
-from binlake.rows.schema.job import DdlJob
-from binlake.rows.schema.names import fold_name
-from binlake.rows.schema.reorganized import REARRANGING, build_reorganized
+from binlake.rows.schema.job import Action, DdlJob
+from binlake.rows.schema.partitions import REARRANGING, Emptied, build_reorganized
 from binlake.rows.schema.tables import SchemaTables
 
 

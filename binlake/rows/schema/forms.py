@@ -1,6 +1,8 @@
-"""Write databases, tables, indexes and DDL jobs as TiDB's JSON; the other modules of this package parse it.
+"""Names, databases, tables, indexes and jobs in the form of TiDB's JSON; the other modules of this package parse it.
 
-Fields that a real TiDB writes but nothing here reads are left out (tidb-binlog 1.13).
+Fields that a real TiDB writes but nothing here reads are left out (tidb-binlog 1.13). Names are compared by their
+lower-case forms (`fold_name`), but Binlake writes a name as its definition spells it (`O` of TiDB's names), because a
+target on Linux distinguishes `Users` from `users`.
 """
 
 from __future__ import annotations
@@ -8,11 +10,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from binlake.rows.schema.actions import Action
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.job import Action
 
 Json = dict[str, Any]
 CHARSET, COLLATE = "utf8mb4", "utf8mb4_bin"
+
+
+def fold_name(name: str) -> str:
+    """The form by which TiDB compares a name (its `L`): each character is converted to lower case alone, as Go does.
+
+    Unlike `str.lower`, it knows no final sigma (`ΟΔΟΣ` becomes `οδοσ`) and converts `İ` to a single `i`.
+    """
+    if name.isascii():
+        return name.lower()
+    return "".join("i" if character == "İ" else character.lower() for character in name)
+
+
+def fold_pair(name: tuple[str, str]) -> tuple[str, str]:
+    """`fold_name` of (database, table)."""
+    return fold_name(name[0]), fold_name(name[1])
 
 
 def build_index_json(index_id: int, name: str, key: Sequence[tuple[str, int]], *, unique: bool, primary: bool) -> Json:

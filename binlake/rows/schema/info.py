@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 from binlake.errors import SchemaError
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.actions import PUBLIC
-from binlake.rows.schema.emptied import Emptied
-from binlake.rows.schema.names import fold_name
-from binlake.rows.schema.reorganized import Reorganized
+from binlake.rows.schema.forms import fold_name
+from binlake.rows.schema.job import PUBLIC
+from binlake.rows.schema.partitions import Emptied, Reorganized
 
 Json = Mapping[str, Any]
 

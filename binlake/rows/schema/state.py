@@ -1,21 +1,35 @@
 """The schema at one position of the log: a fold of DDL jobs in SchemaVersion order that contains live objects only.
 
 Rules: tidb-binlog 5.4 and 1.14; MISSION S0-60, S0-61, S0-64. `SchemaState` values never change: `apply` and `fold`
-return new ones. `binlake.rows.schema.change` makes the changes.
+return new ones, and `find_touched` compares two. `binlake.rows.schema.change` makes the changes. `JobSpool` sorts the
+jobs of a long history on disk, by the order of their effects.
+
+TiDB assigns schema versions in commit order, so a job was committed before every job with a greater version. A
+FinishedTS is always slightly later than the commit (tidb-binlog 1.14, 5.4), and two jobs may finish in the reverse
+order. Therefore the least FinishedTS among a job and all jobs of greater versions is an upper bound of its commit. With
+these bounds, ts and versions ascend together, and the schema "as of ts" is a prefix of the jobs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+import sqlite3
+import tempfile
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
 from typing import Any, Literal
 
-from binlake.errors import SchemaError
+from binlake.errors import SchemaError, Transient
 from binlake.rows.schema.change import apply_job, note_rolled_back
+from binlake.rows.schema.forms import fold_name
 from binlake.rows.schema.info import DbInfo, TableDef
-from binlake.rows.schema.job import DdlJob
-from binlake.rows.schema.names import fold_name
-from binlake.rows.schema.stored import (
+from binlake.rows.schema.job import DdlJob, SourceSession, read_job_version
+from binlake.rows.schema.tables import (
+    SchemaTables,
     SnapshotIndex,
     StoredName,
     StoredSnapshotReader,
@@ -25,9 +39,9 @@ from binlake.rows.schema.stored import (
     load_row,
     parse_table,
 )
-from binlake.rows.schema.tables import SchemaTables
 
 RowKind = Literal["state", "schema", "table", "gone", "alias", "dropped", "names"]
+_CACHE_KIB = 16 * 1024
 
 
 @dataclass(frozen=True)
@@ -171,3 +185,115 @@ def _assemble(
     tables.dropped.update((key, tuple(raw["infos"])) for key, raw in parsed.get("dropped", ()))
     head = parsed["state"][0][1]
     return SchemaState(int(head["version"]), int(head["commit_ts"]), tables)
+
+
+@dataclass(frozen=True)
+class DdlSide:
+    """One side of a DDL: the touched objects that existed before or after it; `session`: the source's session."""
+
+    databases: tuple[DbInfo, ...]
+    tables: tuple[TableDef, ...]
+    session: SourceSession = field(default_factory=SourceSession)
+
+    def to_json(self) -> str:
+        """`{"databases": [raw DBInfo…], "tables": [{"db_id": …, "db": name, "info": raw TableInfo}…]}`.
+
+        If something about the session is known, also `"session": {"zone": …, "day": …}`.
+        """
+        tables = [{"db_id": table.db_id, "db": table.db, "info": table.raw} for table in self.tables]
+        value: dict[str, object] = {"databases": [db.raw for db in self.databases], "tables": tables}
+        if session := self.session.to_dict():
+            value["session"] = session
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> DdlSide:
+        """Parse what `to_json` wrote. Raises SchemaError."""
+        try:
+            raw = json.loads(text)
+            databases = tuple(DbInfo.from_json(db) for db in raw["databases"])
+            tables = tuple(TableDef.from_json(t["info"], _build_database(t["db_id"], t["db"])) for t in raw["tables"])
+            session = SourceSession.from_dict(raw.get("session") or {})
+        except (ValueError, KeyError, TypeError) as error:
+            raise SchemaError(f"definitions of a DDL cannot be read: {error!r}") from error
+        return cls(databases, tables, session)
+
+
+def _build_database(db_id: int, name: str) -> DbInfo:
+    return DbInfo(db_id, name, "", "", {})
+
+
+def find_touched(before: SchemaState, after: SchemaState) -> tuple[DdlSide, DdlSide]:
+    """(before, after): the definitions of every database and table that differs; tables are compared by object
+    identity."""
+    touched = after.list_touched(before)
+    return _build_side(before, after, touched), _build_side(after, before, touched)
+
+
+def _build_side(mine: SchemaState, other: SchemaState, touched: Sequence[int]) -> DdlSide:
+    others = {db.id: db for db in other.list_databases()}
+    databases = tuple(db for db in mine.list_databases() if db != others.get(db.id))
+    both = ((mine.get_table(key), other.get_table(key)) for key in touched)
+    return DdlSide(databases, tuple(own for own, else_ in both if own is not None and own is not else_))
+
+
+class JobSpool:
+    """A temporary file of jobs in `folder` (default: the system's); use as a context manager.
+
+    Memory: 16 MiB, plus 8 bytes per job that took effect. Disk: the jobs' JSON, compressed. Raises Transient if the
+    disk is full.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="binlake-jobs-", dir=folder)
+        # The file is temporary, so it needs neither a journal nor fsync.
+        self._db = sqlite3.connect(str(Path(self._folder.name) / "jobs.db"), isolation_level=None)
+        for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{_CACHE_KIB}", "temp_store = FILE"):
+            self._db.execute(f"PRAGMA {setting}")
+        self._db.execute("CREATE TABLE job (id INTEGER PRIMARY KEY, version INTEGER, finished INTEGER, text BLOB)")
+
+    def __enter__(self) -> JobSpool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._db.close()
+        self._folder.cleanup()
+
+    def fill(self, jobs: Iterable[Mapping[str, Any]]) -> int:
+        """Add the jobs that took effect and return how many there are; a repeated job (a page read twice) counts
+        once."""
+        try:
+            self._db.execute("BEGIN")
+            self._db.executemany("INSERT OR IGNORE INTO job VALUES (?, ?, ?, ?)", _encode_records(jobs))
+            self._db.execute("COMMIT")
+            self._db.execute("CREATE INDEX IF NOT EXISTS by_version ON job (version, finished)")
+        except sqlite3.OperationalError as error:
+            raise Transient(
+                f"the DDL history cannot be sorted: {error}",
+                where={"folder": self._folder.name},
+                hint="free disk space below TMPDIR, or point TMPDIR elsewhere",
+            ) from error
+        return int(self._db.execute("SELECT COUNT(*) FROM job").fetchone()[0])
+
+    def iterate_jobs(self) -> Iterator[tuple[int, DdlJob]]:
+        """(ts, job) by schema version; `ts` is an upper bound of the job's commit and never decreases."""
+        bounds = self._compute_bounds()
+        for text in self._db.execute("SELECT text FROM job ORDER BY version, finished"):
+            yield bounds.pop(), DdlJob.parse(zlib.decompress(text[0]).decode())
+
+    def _compute_bounds(self) -> array[int]:
+        """The upper bound of each job's commit, greatest version first."""
+        bounds, least = array("q"), (1 << 63) - 1
+        for (finished,) in self._db.execute("SELECT finished FROM job ORDER BY version DESC, finished DESC"):
+            least = min(least, finished)
+            bounds.append(least)
+        return bounds
+
+
+def _encode_records(jobs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, int, bytes]]:
+    for raw in jobs:
+        # Only the fields that decide the order are read here: the rest of a long history is parsed once, in the fold.
+        order = read_job_version(raw)
+        if order.version:
+            text = json.dumps(raw, ensure_ascii=False, separators=(",", ":"))
+            yield *order, zlib.compress(text.encode(), 1)

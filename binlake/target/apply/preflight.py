@@ -10,14 +10,14 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.config.model import Replication
 from binlake.config.target import TargetSection, TargetTable
 from binlake.ddl.shapes import TableShape
 from binlake.ddl.targets import TargetTables
 from binlake.dialect import derive_bytewise_table, has_target_collation
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.forms import fold_name, fold_pair
 from binlake.target.claim.checkpoint import is_aside
 from binlake.target.definitions.definitions import build_drift_error, expect_tables, read_definitions
 from binlake.target.definitions.forms import Name, TableForm, build_expected_form

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from binlake import tso
 from binlake.errors import CheckpointConflict, CheckpointMoved, TargetRefused
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.statements.batch import StatementBatch, parse_statement_table
 from binlake.statements.literal import quote_qualified_name
 from binlake.target.claim.progress import TargetProgress

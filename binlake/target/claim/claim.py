@@ -23,7 +23,7 @@ import structlog
 
 from binlake.config.target import TargetSection
 from binlake.errors import BinlakeError, CheckpointConflict, Fenced, TargetUnavailable
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.target.claim.checkpoint import AsideTable, Checkpoint, CheckpointTable, is_aside, read_aside, write_aside
 from binlake.target.claim.fence import Fence, take_fence
 from binlake.target.claim.progress import TargetProgress, read_progress

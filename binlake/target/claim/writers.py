@@ -15,8 +15,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
-from binlake.base import sqlfiles
-from binlake.base.sections.rules import LoopbackSection
+from binlake.base import sql
+from binlake.base.sections import LoopbackSection
 from binlake.config.target import TargetSection
 from binlake.errors import BinlakeError, TargetBusy, TargetUnavailable, UnknownOutcome
 from binlake.statements.literal import quote_name, quote_qualified_name
@@ -53,7 +53,7 @@ class LoopbackMarks:
         sought = "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
         if not session.fetch_rows(sought, names):
             session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(self.config.mark_schema)}")
-            session.execute(sqlfiles.read_statement("repl_mark").replace("{table}", self._table))
+            session.execute(sql.read_statement("repl_mark").replace("{table}", self._table))
         # A transaction that rolls back must leave no mark.
         require_transactions(session, self.config.mark_schema, [self.config.mark_table])
 

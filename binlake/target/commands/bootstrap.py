@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from binlake.base.durations import format_pace
+from binlake.base.terminal import format_pace
 from binlake.cluster.source.tidb import StatusPort
 from binlake.config.model import Replication
 from binlake.errors import CheckpointConflict, ConfigError, SourceUnavailable, WireError

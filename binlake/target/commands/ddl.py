@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from binlake.base.exitstatus import Exit
+from binlake.base.commandline import Exit
 from binlake.config.ddlchoices import DdlChoice, build_choice_path, write_choice
 from binlake.config.load import load_replication
 from binlake.config.model import Replication

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from binlake.base.exitstatus import Exit
+from binlake.base.commandline import Exit
 from binlake.base.terminal import print_table
 from binlake.config.model import Replication
 from binlake.ddl.shardlocks import Name, Resolution
@@ -24,10 +24,10 @@ from binlake.errors import ConfigError
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.shardlocks import read_locks_at, read_resolutions, read_target_tables_at, record_resolution
+from binlake.lake.sharedtargets import read_locks_at, read_resolutions, read_target_tables_at, record_resolution
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import BY_NAME
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.rules import Rules
 
 log = structlog.get_logger(__name__)

@@ -10,7 +10,7 @@ from contextlib import closing
 
 from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.target.claim.checkpoint import AsideTable, Checkpoint, CheckpointTable, is_settled, read_aside, write_aside
 from binlake.target.claim.claim import open_claimed_transaction
 from binlake.target.claim.progress import TargetProgress, read_progress, require_owner, write_progress

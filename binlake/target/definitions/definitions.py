@@ -17,13 +17,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.config.target import TargetSection
 from binlake.errors import Drift, TargetRefused
 from binlake.mysqlbinlog.definitions.descriptions import write_bytes_in_hex
 from binlake.rows.schema import Action, TableDef
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.forms import fold_name, fold_pair
+from binlake.rows.schema.state import DdlSide
 from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.definitions.forms import (
     Name,

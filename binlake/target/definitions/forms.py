@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from typing import Any, Literal, NamedTuple
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect import find_target_collation
 from binlake.dialect.wholetexts import is_whole_text_key
 from binlake.mysqlbinlog.definitions.descriptions import mask_four_byte_characters
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.actions import PUBLIC
-from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.forms import fold_name
+from binlake.rows.schema.job import PUBLIC
 from binlake.statements.generation import is_computed
 from binlake.target.session.session import TargetSession
 

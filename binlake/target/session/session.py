@@ -20,7 +20,7 @@ import structlog
 from pymysql import err
 from pymysql.constants import CLIENT
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.base.sqllink import SqlLink, build_tls_arguments, show_bytes_too
 from binlake.config.target import TargetSection
 from binlake.errors import BinlakeError, TargetRefused, TargetUnavailable, Transient, UnknownOutcome

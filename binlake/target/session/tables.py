@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from binlake.base import sqlfiles
+from binlake.base import sql
 from binlake.errors import TargetRefused
 from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.session.session import TargetSession
@@ -28,17 +28,17 @@ def create_tables(session: TargetSession, schema: str) -> None:
 
     Raises TargetRefused, also if their engine has no transactions.
     """
-    wanted = (*sqlfiles.TABLES, *sqlfiles.LATER)
+    wanted = (*sql.TABLES, *sql.LATER)
     if not _list_tables(session, schema).issuperset(wanted):
         session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}")
         for table in wanted:
-            session.execute(sqlfiles.read_statement(table).replace("{schema}", quote_name(schema)))
+            session.execute(sql.read_statement(table).replace("{schema}", quote_name(schema)))
     require_transactions(session, schema, wanted)
 
 
 def has_tables(session: TargetSession, schema: str) -> bool:
     """True when any version of Binlake has created its tables there."""
-    return _list_tables(session, schema).issuperset(sqlfiles.TABLES)
+    return _list_tables(session, schema).issuperset(sql.TABLES)
 
 
 def require_transactions(session: TargetSession, schema: str, tables: Sequence[str]) -> None:

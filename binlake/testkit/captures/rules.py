@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.compare import EXPRESSION, ColumnStructure, KeyStructure, TableStructure, normalize_collation
 from binlake.dialect import choose_bytewise_collation
 from binlake.dialect.collations import find_target_collation

@@ -13,7 +13,7 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.compare import as_latin1, build_canonical_converter, decode_captured_value, list_exemptions, parse_create
 from binlake.errors import WireError
 from binlake.testkit.captures.capture import Json, StateAt

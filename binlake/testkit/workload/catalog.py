@@ -12,8 +12,8 @@ from random import Random
 
 from binlake.rows.schema import Action, DbInfo
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.actions import DELETE_ONLY, PUBLIC
 from binlake.rows.schema.forms import Json, build_database_json, build_job_json
+from binlake.rows.schema.job import DELETE_ONLY, PUBLIC
 from binlake.testkit.workload.definitions import create_sql
 from binlake.testkit.workload.kinds import require_kind
 from binlake.testkit.workload.spec import Spec

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from binlake.errors import ConfigError
-from binlake.rows.codec.floats import format_double
+from binlake.rows.codec.numbers import format_double
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import CHARSET, COLLATE
 from binlake.testkit.workload.definitions import Col

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 from airflow.sdk import BaseHook, Connection
 from pydantic import ValidationError
 
-from binlake.base.sections.security import SqlSecurity
+from binlake.base.sections import SqlSecurity
 from binlake.errors import BinlakeError, ConfigError, Permanent, Transient
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from binlake.base.jvm import format_short_lived_options
+from binlake.base.installation import format_short_lived_options
 from binlake.config import Replication
 from binlake.errors import ConfigError, Transient
 from binlake_airflow.jobs import build_error, needs_spark_after_all, prepare_result_for_xcom

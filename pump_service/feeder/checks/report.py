@@ -9,7 +9,7 @@ from typing import Any
 
 import pymysql
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.base.terminal import print_table
 from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.definitions.descriptions import SCRATCH_PREFIX

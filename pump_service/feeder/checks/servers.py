@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pymysql
 
-from binlake.base.grants import parse_privileges
+from binlake.base.sql import parse_privileges
 from binlake.base.sqllink import LOOPBACK
 from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.model import BinlogPosition, Flavor

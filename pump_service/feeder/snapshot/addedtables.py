@@ -19,7 +19,7 @@ from binlake.mysqlbinlog.tablerows.ranges import KeyRanges
 from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.snapshot.tableload import TableLoad
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 
 FACT = "table loads of "
 """Prefix of the journal's fact, completed by the source's name."""

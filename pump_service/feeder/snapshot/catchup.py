@@ -39,7 +39,7 @@ from binlake.pump_service.feeder.snapshot.reading import SnapshotChanged
 from binlake.pump_service.feeder.snapshot.readrows import ReadRows
 from binlake.pump_service.feeder.snapshot.tableload import TableLoad
 from binlake.pump_service.feeder.startposition import ServerIdentity, find_start
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 
 log = structlog.get_logger()
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from binlake.base.durable import replace_file
+from binlake.base.localfiles import replace_file
 from binlake.mysqlbinlog.tablerows.link import Name
 
 _FOLDER = "table-loads"

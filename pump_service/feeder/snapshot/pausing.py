@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from binlake.base.durable import replace_file
+from binlake.base.localfiles import replace_file
 
 _FILE = "paused-loads.json"
 

@@ -28,7 +28,7 @@ from binlake.pump_service.feeder.snapshot.changefilter import (
 from binlake.pump_service.feeder.snapshot.keysnapshots import KeySnapshots
 from binlake.pump_service.feeder.snapshot.tableload import TableLoad
 from binlake.rows.schema import TableDef
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.forms import fold_pair
 from binlake.wire import binlog_pb2 as pb
 
 log = structlog.get_logger()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.tabledefs import col, key, primary, table
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.changes.net import RowEvent
 from binlake.changes.ordered import ChangeKeys, Merger, OrderedChange
 from binlake.changes.ordered.forms import RowForms

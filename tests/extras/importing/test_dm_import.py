@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from binlake.base.tomltext import to_toml_sections
+from binlake.base.tomlfile import to_toml_sections
 from binlake.cli import run
 from binlake.config.load import check_replication
 from binlake.config.model import Replication

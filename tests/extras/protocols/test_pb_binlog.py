@@ -20,7 +20,7 @@ from binlake.feed.messages import MESSAGE_SCHEMA
 from binlake.feed.protobuf import TRANSACTION
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.actions import Action
+from binlake.rows.schema.job import Action
 from binlake.wire import pb_binlog_pb2 as pb
 
 OWN = PbBinlogFormat(PbOptions())

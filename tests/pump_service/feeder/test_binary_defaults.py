@@ -15,7 +15,7 @@ from binlake.mysqlbinlog.model import Flavor
 from binlake.pump_service.feeder.checks.tables import check_tables, read_table_facts
 from binlake.pump_service.feeder.server import connect
 from binlake.pump_service.feeder.snapshot.structures import describe_source, read_create_text
-from binlake.rows.codec.writers import derive_filled_text
+from binlake.rows.codec.encode import derive_filled_text
 from deploy.local.mariadb import MariaDb
 
 pytestmark = pytest.mark.mariadb

@@ -15,7 +15,7 @@ from support.mariadb import execute, rows
 from binlake.ddl.joined import join_tables
 from binlake.ddl.latecomers import fill_for_others
 from binlake.mysqlbinlog.model import Flavor
-from binlake.rows.codec.writers import derive_filled_text
+from binlake.rows.codec.encode import derive_filled_text
 from deploy.local.mariadb import MariaDb
 
 pytestmark = pytest.mark.mariadb

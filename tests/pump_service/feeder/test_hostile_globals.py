@@ -15,9 +15,8 @@ from loading_helpers import DB, DyingPumps, Loaded, committed, count_inserts
 from support.hostile import HOSTILE, ask, hostile
 from support.mariadb import MariaDb, MySql
 
-from binlake.base import sqlsession
-from binlake.base.sqllink import SqlLink
-from binlake.base.sqlsession import PRIVILEGED, VARIABLES
+from binlake.base import sqllink
+from binlake.base.sqllink import PRIVILEGED, VARIABLES, SqlLink
 from binlake.config.target import TargetSection
 from binlake.mysqlbinlog.model import Flavor, LoggedSession, LoggedStatement
 from binlake.pump_service.feeder.checks.report import run_checks
@@ -101,9 +100,9 @@ def test_every_session_has_the_same_values_whatever_the_globals_are(server: Mari
 
 
 def test_a_new_process_connects_to_a_hostile_server(server: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlsession, "_names", {})  # it has asked no server yet
+    monkeypatch.setattr(sqllink, "_names", {})  # it has asked no server yet
     with hostile(server), server.connect() as link:
-        sqlsession.set_variables(link)
+        sqllink.set_variables(link)
         assert ask(link, "SELECT @@sql_select_limit") == [(int(VARIABLES["sql_select_limit"]),)]
 
 
@@ -111,7 +110,7 @@ def test_a_hostile_server_is_loaded_checked_tracked_and_compared_like_any_other(
     server: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As a new process: the first session also asks which variables the server has.
-    monkeypatch.setattr("binlake.base.sqlsession._names", {})
+    monkeypatch.setattr("binlake.base.sqllink._names", {})
     flavor = Flavor.MYSQL if isinstance(server, MySql) else Flavor.MARIADB
     with hostile(server) as admin, closing(admin.cursor()) as cursor:
         if flavor is Flavor.MYSQL:

@@ -13,7 +13,7 @@ from loading_helpers import DB, DyingPumps, Loaded, committed, filled, rows_of
 from support.mariadb import MariaDb, execute
 from support.sourcelog import source_of
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.errors import SourceRefused, SourceUnavailable
 from binlake.pump_service.feeder import server as servers
 from binlake.pump_service.feeder.firststart import start_at_log

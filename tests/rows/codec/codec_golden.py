@@ -30,9 +30,9 @@ from typing import Any
 import numpy as np
 
 from binlake.rows.codec import DecodeStats, MutationBatch, RowChange, decode_transaction
+from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.codec.jsons import show_json, write_json
 from binlake.rows.codec.values import show_member_text
-from binlake.rows.codec.writers import derive_filled_text
 from binlake.rows.schema import ColumnInfo, SchemaState, TableDef, WindowSchemas
 from binlake.rows.schema import mysqltypes as t
 from binlake.testkit.captures.capture import Capture

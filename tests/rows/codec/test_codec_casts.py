@@ -15,7 +15,7 @@ from support.tidb_json import column
 from binlake.rows.codec.casts import CastMoment, UnknownCast, cast_text
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.session import SourceSession, read_zone
+from binlake.rows.schema.job import SourceSession, read_zone
 
 RECORDED = [
     json.loads(line) for line in (Path(__file__).parents[2] / "fixtures" / "casts.jsonl").read_text().splitlines()

@@ -14,7 +14,7 @@ from binlake.errors import SchemaError
 from binlake.rows.codec import MutationBatch, MutationBuilder, encode_prewrite_value
 from binlake.rows.schema import Action, SchemaState, WindowDdl, WindowSchemas
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.emptied import find_partition
+from binlake.rows.schema.partitions import find_partition
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 

@@ -16,7 +16,7 @@ CAPTURES = Path(__file__).parents[2] / "captures"
 # name: (rows, exemptions); every transaction is compared, but only every fourth of sysbench_like, whose rows are alike
 CASES: dict[str, tuple[int, dict[str, int]]] = {
     "anomaly": (37, {}),
-    # Rows that are committed while a DDL runs have the definition after it (binlake.rows.schema.ahead).
+    # Rows that are committed while a DDL runs have the definition after it (binlake.rows.schema.window).
     "bank": (35372, {"place-added": 18, "place-removed": 86}),
     "ddl": (1861, {"gone": 1, "hidden-in-delete": 32, "virtual-in-delete": 6, "place-added": 98, "place-removed": 219}),
     "ddl_late": (

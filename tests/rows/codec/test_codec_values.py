@@ -16,13 +16,12 @@ from support.tidb_json import column, table_def, table_info
 
 from binlake.errors import SchemaError
 from binlake.rows.codec import datum
-from binlake.rows.codec.decimals import read_decimal, write_decimal
-from binlake.rows.codec.floats import format_double, format_float
+from binlake.rows.codec.encode import derive_filled_text, write_text
 from binlake.rows.codec.jsons import read_json, write_json
-from binlake.rows.codec.readers import build_reader
+from binlake.rows.codec.numbers import format_double, format_float, read_decimal, write_decimal
+from binlake.rows.codec.tabledecoder import build_reader
 from binlake.rows.codec.temporal import format_duration, format_moment, pack_moment
 from binlake.rows.codec.values import NotText, read_text, skip
-from binlake.rows.codec.writers import derive_filled_text, write_text
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 

@@ -15,7 +15,7 @@ from binlake.ddl.ddls import plan_ddls
 from binlake.ddl.definitions import LandedDdl
 from binlake.errors import SchemaError
 from binlake.rows.schema import Action, DdlJob, JobState, SchemaState, WindowDdl, WindowSchemas
-from binlake.rows.schema.actions import UNSUPPORTED
+from binlake.rows.schema.job import UNSUPPORTED
 from binlake.rules import Rules
 from binlake.testkit.captures.capture import Capture, StateAt
 from binlake.wire import binlog_pb2 as pb

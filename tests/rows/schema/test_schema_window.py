@@ -10,8 +10,7 @@ from support.tidb_json import column, db_info, job, table_info
 from binlake.errors import SchemaError
 from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, classify_ddl, sort_ddls
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.ahead import compute_effective_ts
-from binlake.rows.schema.window import build_unknown_table_error
+from binlake.rows.schema.window import build_unknown_table_error, compute_effective_ts
 
 NARROW = table_info(10, "t", [column(1, "id")])
 KEYED = table_info(10, "t", [column(1, "id", flag=t.FLAG_NOT_NULL | t.FLAG_PRIMARY)], pk_is_handle=True)

@@ -31,7 +31,7 @@ from support.windows import (
     wait_until,
 )
 
-from binlake.base.sqlsession import VARIABLES
+from binlake.base.sqllink import VARIABLES
 from binlake.config.target import TargetSection
 from binlake.errors import Drift, Fenced, TargetBusy, TargetRefused, TargetUnavailable, Transient
 from binlake.statements.batch import Phase, StatementBatch

@@ -14,7 +14,7 @@ from binlake.config.target import TargetSection, TargetTable
 from binlake.errors import Drift
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.target import expect_tables
 from binlake.target.apply.preflight import TableReport, require_fit, run_preflight
 from binlake.target.definitions.definitions import expect_after_ddl

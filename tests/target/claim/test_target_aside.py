@@ -18,7 +18,7 @@ from binlake.changes.ordered import PlanOptions
 from binlake.config.target import TargetSection
 from binlake.ddl.definitions import LandedDdl
 from binlake.errors import CheckpointConflict, Drift, TargetRefused, Transient
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.statements.batch import parse_statement_table
 from binlake.target import ExpectedState, SegmentPlan, TargetSession
 from binlake.target.apply.position import read_position

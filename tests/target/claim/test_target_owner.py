@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from binlake.base import processes
-from binlake.base.processes import start_of
+from binlake.base import process
+from binlake.base.process import start_of
 from binlake.target.claim.fence import LeaseHolder
 
 
@@ -48,7 +48,7 @@ def test_command_with_brackets_and_spaces_is_parsed(tmp_path: Path, monkeypatch:
     before, behind = "7 (a) b (c", " ".join(["S", *map(str, range(4, 53))])
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "stat").write_text(f"{before}) {behind}\n")
-    monkeypatch.setattr(processes, "_PROC", tmp_path)
-    monkeypatch.setattr(processes, "_read_boot_id", lambda: 5)
+    monkeypatch.setattr(process, "_PROC", tmp_path)
+    monkeypatch.setattr(process, "_read_boot_id", lambda: 5)
     assert start_of(7) == int("220000000005")  # field 22: the start time
     assert start_of(8) is None

@@ -12,14 +12,14 @@ from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import Json, col, key, primary, table
 from support.windows import Window, apply, apply_in_child, at, signal_me
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.config.target import TargetSection
 from binlake.dialect import DdlText, map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
+from binlake.rows.schema.state import DdlSide
 from binlake.statements.ddlsteps import CastStep, RequireNoRows
 from binlake.target import TargetSession
 from binlake.target.ddl import execution

@@ -14,14 +14,14 @@ from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, key, primary, table
 from support.windows import Window, apply, apply_in_child, at, signal_me, wait_until
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.config.target import TargetSection
 from binlake.dialect import DdlText, map_ddl
 from binlake.errors import Permanent
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
+from binlake.rows.schema.state import DdlSide
 from binlake.target import TargetSession
 from binlake.target.ddl.execution import execute_step
 from binlake.target.definitions.definitions import expect_after_ddl

@@ -16,11 +16,11 @@ from support.windows import target_of
 from binlake.dialect import DdlText, find_target_collation, map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.codec.casts import CastMoment, UnknownCast, cast_text
-from binlake.rows.codec.floats import as_float32
+from binlake.rows.codec.numbers import as_float32
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
-from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.job import SourceSession
+from binlake.rows.schema.state import DdlSide
 from binlake.statements.literal import choose_literal_kind, format_value_literal
 from binlake.target import TargetSession
 from binlake.target.ddl.execution import execute_ddl

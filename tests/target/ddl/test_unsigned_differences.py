@@ -1,5 +1,5 @@
-"""Expressions over unsigned numbers at the target (`binlake.dialect.unsigned`): no error, whatever the sql_mode is, and
-the values that the expression itself has in a session with NO_UNSIGNED_SUBTRACTION, or without it."""
+"""Expressions over unsigned numbers at the target (`binlake.dialect.expressions`): no error, whatever the sql_mode is,
+and the values that the expression itself has in a session with NO_UNSIGNED_SUBTRACTION, or without it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from support.mariadb import MariaDb, execute
 from support.tabledefs import col, primary, table
 from support.windows import target_of
 
-from binlake.base.dialects import Dialect
+from binlake.base.sql import Dialect
 from binlake.dialect import DdlText, map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.target import TargetSession
 from binlake.target.session.session import SQL_MODE
 

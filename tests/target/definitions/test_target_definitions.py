@@ -15,7 +15,7 @@ from binlake.dialect import find_target_collation
 from binlake.errors import Drift
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.target.definitions.definitions import (
     ExpectedState,
     compare_definitions,

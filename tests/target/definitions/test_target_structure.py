@@ -17,7 +17,7 @@ from binlake.ddl.definitions import LandedDdl
 from binlake.ddl.shapes import Shapes, TableShape
 from binlake.rows.schema import DbInfo, RowIdentity, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.target.definitions.definitions import compare_definitions, expect_tables, read_definitions
 from binlake.target.definitions.forms import TableForm, build_expected_form
 from binlake.target.definitions.structure import (

@@ -10,12 +10,12 @@ from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, primary, table
 from support.windows import Window, apply
 
-from binlake.base.sections.rules import LoopbackSection
+from binlake.base.sections import LoopbackSection
 from binlake.config.target import TargetSection
 from binlake.dialect import DdlText, map_ddl
 from binlake.errors import Drift, TargetRefused
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.delta import DdlSide
+from binlake.rows.schema.state import DdlSide
 from binlake.target.apply.preflight import run_preflight
 from binlake.target.claim.writers import LoopbackMarks
 from binlake.target.definitions.definitions import expect_tables

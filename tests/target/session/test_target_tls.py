@@ -12,7 +12,7 @@ import pytest
 from support.certificates import Authority
 from support.mariadb import MariaDb, execute, mariadb_in_memory
 
-from binlake.base.sections.security import SqlSecurity
+from binlake.base.sections import SqlSecurity
 from binlake.cluster.source.sqlhistory import SqlHistory
 from binlake.config.model import LakeSection, Replication
 from binlake.config.source import SourceSection, SourceSql

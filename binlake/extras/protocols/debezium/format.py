@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake import tso
+from binlake.base.arrowcolumns import Array, Part, decode_hex, join_parts, map_distinct
 from binlake.config.protocols import DebeziumOptions
 from binlake.extras.protocols.debezium.schema import (
     MILLIS_DIGITS,
@@ -22,7 +23,6 @@ from binlake.extras.protocols.debezium.schema import (
     build_key_schema,
     build_record_name,
 )
-from binlake.feed.bytecolumns import Array, Part, decode_hex, join_parts, map_distinct
 from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, FeedEvent, Images, RowFormat, find_row_key
 from binlake.feed.jsontext import (
     as_binary,

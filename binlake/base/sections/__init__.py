@@ -1,1 +1,0 @@
-"""Parts of the configuration that other rooms use without `binlake.config`: sections, rules of filters and routes."""
