@@ -48,7 +48,7 @@ from binlake import tso
 from binlake.base.installation import list_delta_jars
 from binlake.cluster.placement import PdClient
 from binlake.cluster.pumpclient import PumpReader
-from binlake.pump_service.statusport.server import StatusServer
+from binlake.pump_service.statusport import StatusServer
 from binlake.spark_jobs.engine.session import CONF
 from binlake.testkit.workload.command import VERSION
 from deploy.local.mariadb import MariaDb

@@ -23,7 +23,8 @@ from support.fake_tikv import FakeTikv
 from binlake import tso
 from binlake.cluster.source.regions import RegionClient
 from binlake.cluster.source.tikv import TikvStatus
-from binlake.pump_service.pump.resolver import NoStatusSource, Resolver
+from binlake.pump_service.pump.clients import NoStatusSource
+from binlake.pump_service.pump.outcomes import Resolver
 from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
 from binlake.wire import build
 

@@ -31,7 +31,7 @@ from window_process import OWN, StageCost, WindowJob
 
 from binlake import tso
 from binlake.cluster.placement import PdClient
-from binlake.pump_service.statusport.server import StatusServer
+from binlake.pump_service.statusport import StatusServer
 from binlake.rpc import Channel
 from binlake.testkit.workload.command import VERSION
 from binlake.wire import build

@@ -10,7 +10,7 @@ from binlake.mysqlbinlog.charsets import REPLACED
 from binlake.pump_service.feeder.publisher import SourcePublisher
 from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
 from binlake.pump_service.feeder.worker import Worker
-from binlake.pump_service.prometheus import CONTENT_TYPE, Instrument, Reading, render_page
+from binlake.pump_service.monitoring import METRICS_CONTENT_TYPE, Instrument, Reading, render_page
 
 _LABEL = "source"
 
@@ -47,7 +47,7 @@ def render_metrics_page(
         )
         for name, text in _LOADS
     ]  # fmt: skip
-    return render_page(instruments).decode(), CONTENT_TYPE
+    return render_page(instruments).decode(), METRICS_CONTENT_TYPE
 
 
 def _read_numbers(states: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, float]:

@@ -50,8 +50,8 @@ from binlake.pump_service.feeder.status import (
 )
 from binlake.pump_service.feeder.tracker import ScratchServer
 from binlake.pump_service.feeder.worker import Worker
-from binlake.pump_service.probes import Probes, find_no_reason
-from binlake.pump_service.statusport.server import StatusServer
+from binlake.pump_service.monitoring import Probes, find_no_reason
+from binlake.pump_service.statusport import StatusServer
 from binlake.rpc import Tls
 
 log = structlog.get_logger()

@@ -8,7 +8,7 @@ from typing import Any
 from binlake.pump_service.feeder.journal import FeederJournal, ReadPosition
 from binlake.pump_service.feeder.publisher import read_key
 from binlake.pump_service.feeder.worker import Worker
-from binlake.pump_service.statusport.answers import (
+from binlake.pump_service.statusport import (
     MAX_HISTORY,
     Json,
     PrewrittenTransaction,

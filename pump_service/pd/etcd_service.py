@@ -1,4 +1,7 @@
-"""etcd's v3 services over the store: each unary method is one line; watches follow the store's revision."""
+"""etcd's v3 services over the store: each unary method is one line; watches follow the store's revision.
+
+Open streams are limited (`Streams`): each holds a thread, and calls need threads, too.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,13 @@ from typing import Any
 import grpc
 
 from binlake.pump_service.pd.kvstore import KvStore
-from binlake.pump_service.pd.streams import Streams
 from binlake.wire import etcd_pb2 as pb
 from binlake.wire import etcd_rpc as rpc
 
+STREAMS = 2000
+"""Streams open at a time; more are refused, and their clients retry or try another member."""
+
+Stream = Callable[[Iterator[Any], grpc.ServicerContext], Iterator[Any]]
 # FileExistsError is a subclass of OSError, so it comes first.
 _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (KeyError, grpc.StatusCode.NOT_FOUND),
@@ -201,3 +207,24 @@ def _build_unary_handler(method: rpc.Method, call: Callable[[Any], Any]) -> grpc
 
 def _build_stream_handler(method: rpc.Method, call: Any) -> grpc.RpcMethodHandler[Any, Any]:
     return grpc.stream_stream_rpc_method_handler(call, method.request.FromString, method.response.SerializeToString)
+
+
+class Streams:
+    """Counts open streams."""
+
+    def __init__(self, limit: int = STREAMS) -> None:
+        self._limit = limit
+        self._free = threading.BoundedSemaphore(limit)
+
+    def wrap(self, serve: Stream) -> Stream:
+        """Wrap `serve` so that a call is refused while too many streams are open."""
+
+        def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+            if not self._free.acquire(blocking=False):
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self._limit} streams are already open")
+            try:
+                yield from serve(requests, context)
+            finally:
+                self._free.release()
+
+        return answer

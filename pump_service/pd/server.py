@@ -18,11 +18,10 @@ import structlog
 from binlake import tso
 from binlake.base.localfiles import FileLock, replace_file
 from binlake.errors import BinlakeError, ConfigError
-from binlake.pump_service.pd.etcd_service import EtcdService
+from binlake.pump_service.monitoring import PROBE_CONTENT_TYPE, Probes
+from binlake.pump_service.pd.etcd_service import STREAMS, EtcdService, Streams
 from binlake.pump_service.pd.kvstore import KvStore
 from binlake.pump_service.pd.oracle import Oracle
-from binlake.pump_service.pd.streams import STREAMS, Streams
-from binlake.pump_service.probes import CONTENT_TYPE, Probes
 from binlake.rpc import HttpRequest, HttpResponse, RpcServer, Tls
 from binlake.wire import pd_pb2 as pb
 from binlake.wire.clock_pb2 import LeadReq, LeadResp
@@ -216,7 +215,7 @@ class PlacementDriver:
     def _answer_probe(self, request: HttpRequest) -> HttpResponse:
         answer = self._probes.answer(request.path) if request.method == "GET" else None
         status, text = answer or (404, "404 page not found\n")
-        return HttpResponse(status, CONTENT_TYPE, text.encode())
+        return HttpResponse(status, PROBE_CONTENT_TYPE, text.encode())
 
     def _find_unhealthy(self) -> list[str]:
         reasons = ["the registry's journal failed a write: nothing is accepted"] if self._store.is_broken else []

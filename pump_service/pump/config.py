@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from binlake.errors import ConfigError
-from binlake.pump_service.pump.ceiling import SLACK_S
-from binlake.pump_service.pump.gc import INTERVAL_S, KEEP_S
+from binlake.pump_service.pump.future_timestamps import SLACK_S
+from binlake.pump_service.pump.membership import Weights
 from binlake.pump_service.pump.record import Pointer
-from binlake.pump_service.pump.resolver import TXN_TIMEOUT_S
-from binlake.pump_service.pump.score import Weights
+from binlake.pump_service.pump.retention import INTERVAL_S, KEEP_S
 from binlake.pump_service.pump.vlog import SEGMENT_BYTES
 from binlake.rpc import Tls
 
 DAY_S = 86400.0
+TXN_TIMEOUT_S = 600.0  # MISSION S0-51
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY_S}
 
 _UNITS = {"": 1, "b": 1}

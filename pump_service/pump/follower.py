@@ -27,13 +27,12 @@ import plyvel
 import structlog
 
 from binlake.errors import Permanent
-from binlake.pump_service.pump.fileend import KnownSynced
 from binlake.pump_service.pump.heads import KINDS, parse_head
 from binlake.pump_service.pump.index import PumpIndex
 from binlake.pump_service.pump.ranges import read_heads
 from binlake.pump_service.pump.record import Pointer, Stretch
+from binlake.pump_service.pump.recovery import KnownSynced, StartStopped, StopAsked, never_stop
 from binlake.pump_service.pump.sorter import EntryKind, PushOutcome, Sorter, SorterEntry
-from binlake.pump_service.pump.stopping import StartStopped, StopAsked, never_stop
 from binlake.pump_service.pump.vlog import ValueLog
 
 log = structlog.get_logger()

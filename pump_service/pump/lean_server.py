@@ -1,27 +1,29 @@
-"""The pump on binlake.rpc: the loop answers WriteBinlog from the group commit; pulls.py serves PullBinlogs.
+"""The pump on binlake.rpc: the loop answers writes from the group commit; pulls.py serves PullBinlogs.
 
-Tests compare its statuses with those of a pump on grpcio.
+A write that finds no room in the storage's memory waits: in order, bounded in bytes and time, while its caller waits.
+Tests compare the statuses with those of a pump on grpcio.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
 from binlake.base.varint import read_uvarint
-from binlake.errors import BinlakeError
-from binlake.pump_service.pump.batch_writes import BatchWrite
+from binlake.errors import BinlakeError, Transient
 from binlake.pump_service.pump.groupcommit import Behind
 from binlake.pump_service.pump.pulls import Pulls
 from binlake.pump_service.pump.service import PumpService
-from binlake.pump_service.pump.waiting_writes import WaitingWrites, Write
 from binlake.rpc import Call, HttpHandler, Limits, RpcServer, Status, Tls
 from binlake.rpc.sparinglog import SparingLog
-from binlake.wire.admin_pb2 import MeasureRangeReq
+from binlake.wire.admin_pb2 import MeasureRangeReq, Refusal, WriteBinlogsReq, WriteBinlogsResp
 from binlake.wire.pump_pb2 import PullBinlogReq, WriteBinlogReq
 
 log = SparingLog()
@@ -181,6 +183,125 @@ class LeanServer:
             call.fail(Status.INTERNAL, f"damaged PullBinlogReq: {error}")
             return
         self._pulls.begin(call, request.clusterID, request.startFrom.offset)
+
+
+class BatchWrite:
+    """The binlogs of one call. `done(answer)` is called when each has its outcome, possibly on the log's thread.
+
+    Raises DecodeError for a message that is not a WriteBinlogsReq.
+    """
+
+    def __init__(self, service: PumpService, message: bytes, done: Callable[[bytes], None]) -> None:
+        self._service = service
+        self._request = WriteBinlogsReq.FromString(message)
+        self._done = done
+        self._next = 0
+        self._left = len(self._request.payloads) + 1  # one extra until all are handed over
+        self._refusals: list[Refusal] = []
+        self._lock = threading.Lock()
+        self.since = time.perf_counter()
+
+    @property
+    def size(self) -> int:
+        """Bytes not handed over yet."""
+        return sum(map(len, self._request.payloads[self._next :]))
+
+    def submit(self) -> bool:
+        """Hand over the remaining binlogs; False if the storage ran out of room before the last one."""
+        request = self._request
+        while self._next < len(request.payloads):
+            number = self._next
+            try:
+                self._service.submit(
+                    request.cluster_id, request.payloads[number], partial(self._put, number), since=self.since
+                )
+            except Behind:
+                return False
+            except BinlakeError as error:
+                self._put(number, error)
+            self._next += 1
+        self._put(-1, None)
+        return True
+
+    def refuse(self, error: BinlakeError) -> None:
+        """Refuse the binlogs that are not handed over yet."""
+        for number in range(self._next, len(self._request.payloads)):
+            self._service.metrics.count_refusal(time.perf_counter() - self.since)
+            self._put(number, error)
+        self._put(-1, None)
+
+    def _put(self, number: int, error: BinlakeError | None) -> None:
+        with self._lock:
+            if error is not None:
+                self._refusals.append(Refusal(number=number, text=str(error)))
+            self._left -= 1
+            is_last = not self._left
+        if is_last:
+            self._done(WriteBinlogsResp(refusals=self._refusals).SerializeToString())
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A call that found no room at `since`, in seconds of the caller's clock; `size`: bytes of its binlogs.
+
+    `submit()`: hands it to the storage or answers it; False: there is still no room. `refuse(error)`: answers it.
+    """
+
+    size: int
+    since: float
+    submit: Callable[[], bool]
+    refuse: Callable[[BinlakeError], None]
+
+
+class WaitingWrites:
+    """Used on the loop. `limit`: bytes of all writes together; a single write may be larger."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._writes: OrderedDict[Call, Write] = OrderedDict()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._writes)
+
+    def add(self, call: Call, write: Write) -> bool:
+        """Let `call` wait; False when it was refused because too many bytes wait already."""
+        if self._writes and self.bytes + write.size > self._limit:
+            call.fail(Status.UNAVAILABLE, f"the pump is behind: {self.bytes} bytes wait to be stored")
+            return False
+        self._writes[call] = write
+        self.bytes += write.size
+        call.on_end = lambda: self._on_left(call)
+        return True
+
+    def retry(self) -> None:
+        """Submit as many waiting writes as fit now, in the order they came."""
+        while self._writes:
+            call = next(iter(self._writes))
+            write = self._writes[call]
+            if not write.submit():
+                return
+            self._forget(call)
+
+    def expire(self, before: float) -> None:
+        """Refuse the writes that came before `before`."""
+        while self._writes:
+            call, write = next(iter(self._writes.items()))
+            if write.since >= before:
+                return
+            self._forget(call)
+            write.refuse(Transient("the pump is behind: too many bytes wait to be stored", where={"bytes": self.bytes}))
+
+    def _forget(self, call: Call) -> None:
+        write = self._writes.pop(call, None)
+        if write is not None:
+            self.bytes -= write.size
+            call.on_end = None
+
+    def _on_left(self, call: Call) -> None:
+        # Its caller has given up, or the server is stopping: a write that nobody waits for is not stored.
+        self._forget(call)
+        call.fail(Status.CANCELLED, "its caller no longer waits")
 
 
 def _read_write(message: bytes) -> tuple[int, bytes]:

@@ -12,11 +12,9 @@ import time
 from typing import Protocol
 
 from binlake.errors import BinlakeError
-from binlake.pump_service.pump.chunks import split_into_frames
+from binlake.pump_service.pump.batches import StoredTransaction, TransactionBatch, split_into_frames
 from binlake.pump_service.pump.pull import NotNow, StreamReader, catch_up
 from binlake.pump_service.pump.service import PumpService
-from binlake.pump_service.pump.stored_transaction import StoredTransaction
-from binlake.pump_service.pump.transaction_batch import TransactionBatch
 from binlake.rpc import Call, Status
 from binlake.rpc.sparinglog import SparingLog
 from binlake.wire.blocks import ASKED, PARTS_ASKED

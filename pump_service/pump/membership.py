@@ -1,14 +1,18 @@
-"""A pump's registry entry, and the handshake with consumers before the pump serves (S0-57).
+"""A pump's registry entry with its score, and the handshake with consumers before the pump serves (S0-57).
 
 Every write of the entry is guarded by the revision of the previous one, so a pump never overwrites the entry of another
-pump that serves under its name. The protocols for registry and PD declare only what the pump needs.
+pump that serves under its name. The protocols for registry and PD declare only what the pump needs. The score is 1 to
+100: higher = more free capacity (S0-31); equal inputs give equal scores.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import grpc
@@ -275,3 +279,45 @@ class Ticker:
     def _run(self) -> None:
         while not self._stopped.wait(self._interval_s):
             self._action()
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How much each input counts; the unit is arbitrary, only the ratio matters."""
+
+    load: float = 1.0
+    disk: float = 1.0
+    stored: float = 1.0
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Shares from 0 to 1: the machine's load, the used part of its disk, and the part used by this pump's binlogs."""
+
+    load: float
+    disk: float
+    stored: float
+
+
+def compute_score(usage: Usage, weights: Weights) -> int:
+    """100 for an idle pump on an empty disk; never 0, which means "no score" to a writer."""
+    parts = (
+        (usage.load, weights.load),
+        (usage.disk, weights.disk),
+        (usage.stored, weights.stored),
+    )
+    total = sum(weight for _, weight in parts)
+    used = sum(min(1.0, max(0.0, share)) * weight for share, weight in parts) / total if total else 0.0
+    return max(1, round(100 * (1 - used)))
+
+
+def measure_usage(data_dir: Path) -> Usage:
+    """The present usage of this machine. Raises OSError."""
+    stat = os.statvfs(data_dir)
+    capacity = max(1, stat.f_blocks)
+    stored = sum(entry.stat().st_blocks * 512 for entry in os.scandir(data_dir / "value"))
+    return Usage(
+        load=os.getloadavg()[0] / (os.cpu_count() or 1),
+        disk=1 - stat.f_bavail / capacity,
+        stored=stored / (capacity * stat.f_frsize),
+    )

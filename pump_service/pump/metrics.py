@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from binlake import tso
-from binlake.pump_service.prometheus import (
+from binlake.pump_service.monitoring import (
     Counter,
     Histogram,
     Instrument,
@@ -17,7 +17,7 @@ from binlake.pump_service.prometheus import (
     compute_exponential_bounds,
     render_page,
 )
-from binlake.pump_service.pump.set_aside import count_set_aside
+from binlake.pump_service.pump.future_timestamps import count_set_aside
 from binlake.pump_service.pump.storage import PumpStorage
 
 _STORAGE = "binlog_pump_storage"

@@ -1,41 +1,61 @@
 """The pump's pages: the original's paths and answers (tidb-binlog 2.13), and a few of Binlake's.
 
 As in the original, a page reports an error as HTTP 200 with its text, or with the envelope `{message, code, data}`.
-Only unknown paths (404), methods (405), callers without permission (403, see gate.py) and probes (503) use the status.
+Only unknown paths (404), methods (405), callers without permission (403, see `Gate`) and probes (503) use the status.
+
+The original's commands (pause, close, gc) stay open to binlogctl, which cannot authenticate, unless the operator
+configures otherwise; they are never open to another site's page in a user's browser. Binlake's own commands decide what
+happens to data, so they need the token or a client certificate. A stored binlog is shown in the original's text form,
+or as JSON with its tables and row counts (S0-75).
 """
 
 from __future__ import annotations
 
+import hmac
 import json
+import os
 import re
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 import structlog
+from google.protobuf.message import DecodeError
 
 from binlake.cluster.holding import OFFLINE
 from binlake.errors import BinlakeError, ConfigError, Permanent
-from binlake.pump_service.probes import HEALTHZ, READYZ, Probes
-from binlake.pump_service.prometheus import CONTENT_TYPE
-from binlake.pump_service.pump.dump import as_json, as_text
-from binlake.pump_service.pump.gate import Gate, Needs
+from binlake.pump_service.monitoring import HEALTHZ, METRICS_CONTENT_TYPE, READYZ, Probes
+from binlake.pump_service.pump.heads import parse_head
 from binlake.pump_service.pump.membership import ClusterClock, Members
+from binlake.pump_service.pump.outcomes import PrewriteVerdict
 from binlake.pump_service.pump.service import PumpService, State
+from binlake.pump_service.pump.sorter import EntryKind
 from binlake.pump_service.pump.storage import PumpStorage
-from binlake.pump_service.pump.verdict import PrewriteVerdict
 from binlake.rpc.http import HttpRequest, HttpResponse
 from binlake.rpc.sparinglog import SparingLog
 from binlake.tso import MAX_TS
+from binlake.wire.binlog_pb2 import Binlog, BinlogType, Commit, Prewrite, PrewriteValue, Rollback
 
 log = structlog.get_logger()
 sparing = SparingLog()
 
+_SHOWN_BYTES = 64 << 10  # bytes of one field; formatting them takes some 60 times that memory
+_PARSED_BYTES = 64 << 20  # bytes; of a larger binlog only the head is shown
+_NAMED = {ord("\n"): r"\n", ord("\r"): r"\r", ord("\t"): r"\t", ord('"'): r"\"", ord("\\"): r"\\"}
+_TYPES = {
+    EntryKind.COMMIT: Commit,
+    EntryKind.ROLLBACK: Rollback,
+    EntryKind.FAKE: Rollback,
+    EntryKind.PROVEN_ROLLBACK: Rollback,
+}
+_SCHEME = "Bearer "
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json; charset=UTF-8"
 _OK, _BAD_PARAMETER, _NOT_FOUND, _OTHER = 200, 1, 2, 3
 _ACTIONS = ("pause", "close")
 _SHOWN = 40  # characters of an invalid parameter that are shown
-
 Page = Callable[..., HttpResponse]
 
 
@@ -182,7 +202,7 @@ class Pages:
 
     def _answer_metrics(self, _: HttpRequest) -> HttpResponse:
         body = self._service.metrics.render_page(self._storage, self._service.status_queries, self._score)
-        return HttpResponse(200, CONTENT_TYPE, body)
+        return HttpResponse(200, METRICS_CONTENT_TYPE, body)
 
     def _answer_probe(self, request: HttpRequest) -> HttpResponse:
         answer = self._probes.answer(request.path)
@@ -228,3 +248,132 @@ def _build_json_line(value: Any) -> HttpResponse:
 def _build_envelope(message: str, code: int, data: Any = None) -> HttpResponse:
     text = json.dumps({"message": message, "code": code, "data": data}, ensure_ascii=False, indent=2)
     return HttpResponse(200, JSON, f"{text}\n".encode())
+
+
+class Needs(IntEnum):
+    """What a page requires of its caller."""
+
+    NOTHING = 0
+    """The page changes nothing."""
+    OWN_SITE = 1
+    """The page acts, and the original has it, too."""
+    PROOF = 2
+    """The page acts, and only Binlake has it."""
+
+
+class Gate:
+    """`token_file`: holds the token; if it is missing, it is created with a random token. `strict`: the original's
+    commands need proof, too. Raises ConfigError when the file can be neither read nor created."""
+
+    def __init__(self, token_file: Path, *, strict: bool = False) -> None:
+        self._file = token_file
+        self._strict = strict
+        try:
+            if not token_file.exists():
+                _create_token(token_file)
+            self._read_token()
+        except OSError as error:
+            raise ConfigError(
+                f"the token for commands cannot be saved: {error.strerror}", where={"admin-token-file": token_file}
+            ) from None
+
+    def find_reason_to_refuse(self, request: HttpRequest, needs: Needs) -> str:
+        """Why `request` is refused; empty when it is served."""
+        if needs is Needs.NOTHING:
+            return ""
+        if not _is_same_site(request.headers):
+            return "refused: the request comes from a page of another site"
+        if needs is Needs.OWN_SITE and not self._strict:
+            return ""
+        if request.certified or self._has_token(request.headers.get("authorization", "")):
+            return ""
+        return f"refused: pass a client certificate, or the token in {self._file} (--token-file)"
+
+    def _has_token(self, authorization: str) -> bool:
+        if not authorization.startswith(_SCHEME):
+            return False
+        token = self._read_token()
+        return bool(token) and hmac.compare_digest(authorization.removeprefix(_SCHEME).encode(), token)
+
+    def _read_token(self) -> bytes:
+        # Read at each request, so a new token takes effect without a restart.
+        return self._file.read_bytes().strip()
+
+
+def _create_token(path: Path) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w", encoding="ascii") as file:
+        file.write(f"{secrets.token_hex(32)}\n")
+
+
+def _is_same_site(headers: Mapping[str, str]) -> bool:
+    """False when a browser sent this from a page of another site; other callers do not send these headers."""
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        return False
+    origin = headers.get("origin")
+    return origin is None or origin.partition("://")[2] == headers.get("host", "")
+
+
+def as_text(payload: bytes) -> str:
+    """The fields that are set, in the original's protobuf text form. A long field is cut and shown with its size."""
+    binlog = _parse_binlog(payload)
+    words = [f"tp:{BinlogType.Name(binlog.tp)}"]
+    for field, value in binlog.ListFields():
+        if field.name == "tp":
+            continue
+        if value in (0, b""):
+            continue  # Go omits it
+        if isinstance(value, int):
+            words.append(f"{field.name}:{value}")
+        else:
+            more = f"...({len(value)} bytes)" if len(value) > _SHOWN_BYTES else ""
+            words.append(f'{field.name}:"{_quote(value[:_SHOWN_BYTES])}"{more}')
+    return " ".join(words) + " \n"
+
+
+def as_json(payload: bytes, storage: PumpStorage) -> dict[str, Any]:
+    """Type, timestamps as decimal strings, and the tables with their row counts; for a C, those of its P."""
+    binlog = _parse_binlog(payload)
+    body = _read_prewrite(binlog, storage) if binlog.tp == Commit else binlog
+    return {
+        "type": "Fake" if binlog.start_ts == binlog.commit_ts and binlog.start_ts else BinlogType.Name(binlog.tp),
+        "start_ts": str(binlog.start_ts),
+        "commit_ts": str(binlog.commit_ts),
+        "bytes": len(payload),
+        "ddl_job_id": body.ddl_job_id,
+        "ddl_query": body.ddl_query.decode(errors="replace"),
+        **_count_rows(body.prewrite_value),
+    }
+
+
+def _parse_binlog(payload: bytes) -> Binlog:
+    if len(payload) <= _PARSED_BYTES:
+        return Binlog.FromString(payload)
+    head = parse_head(payload)
+    return Binlog(tp=_TYPES.get(head.kind, Prewrite), start_ts=head.start_ts, commit_ts=head.commit_ts)
+
+
+def _read_prewrite(commit: Binlog, storage: PumpStorage) -> Binlog:
+    pointer = storage.index.find_pointer(commit.start_ts)
+    return commit if pointer is None else _parse_binlog(storage.read(pointer))
+
+
+def _count_rows(value: bytes) -> dict[str, Any]:
+    try:
+        mutations = PrewriteValue.FromString(value)
+    except DecodeError:
+        return {"schema_version": 0, "tables": [], "note": "its prewrite value cannot be read"}
+    tables = [
+        {
+            "table_id": table.table_id,
+            "inserted": len(table.inserted_rows),
+            "updated": len(table.updated_rows),
+            "deleted": len(table.deleted_rows),
+        }
+        for table in mutations.mutations
+    ]
+    return {"schema_version": mutations.schema_version, "tables": tables}
+
+
+def _quote(value: bytes) -> str:
+    return "".join(_NAMED.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}") for byte in value)

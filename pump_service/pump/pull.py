@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from binlake.errors import LostRange, WireError
+from binlake.pump_service.pump.batches import StoredTransaction, TransactionBatch
 from binlake.pump_service.pump.heads import complete, parse_head, parse_layout
 from binlake.pump_service.pump.index import decode_ts_key
 from binlake.pump_service.pump.ranges import Ints, StretchBytes, read_block
 from binlake.pump_service.pump.record import Pointer
 from binlake.pump_service.pump.sorter import EntryKind
 from binlake.pump_service.pump.storage import PumpStorage
-from binlake.pump_service.pump.stored_transaction import StoredTransaction
-from binlake.pump_service.pump.transaction_batch import TransactionBatch
 from binlake.wire.binlog_pb2 import Commit, Prewrite
 
 _CACHE_BYTES = 16 << 20  # bytes of P that wait for their C

@@ -15,12 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from binlake.errors import BinlakeError, ConfigError, LostRange, Transient, WireError
-from binlake.pump_service.pump.chunks import split_into_frames
+from binlake.pump_service.pump.batches import StoredTransaction, TransactionBatch, split_into_frames
 from binlake.pump_service.pump.live_feed import LiveFeed, Puller
 from binlake.pump_service.pump.pull import NotNow, catch_up
 from binlake.pump_service.pump.service import PumpService
-from binlake.pump_service.pump.stored_transaction import StoredTransaction
-from binlake.pump_service.pump.transaction_batch import TransactionBatch
 from binlake.rpc import Call, RpcServer, Status
 from binlake.rpc.fair import choose_slot_to_free
 from binlake.rpc.frames import Code

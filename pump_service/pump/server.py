@@ -21,25 +21,19 @@ import structlog
 
 from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import BinlakeError, ConfigError, Fenced, Permanent, SourceUnavailable, WireError
-from binlake.pump_service.pump.ceiling import Ceiling
-from binlake.pump_service.pump.clients import Clients
+from binlake.pump_service.pump.clients import Clients, NoStatusSource, StatusQueries, StatusSource
 from binlake.pump_service.pump.config import PumpConfig
-from binlake.pump_service.pump.fakes import FakeWriter
-from binlake.pump_service.pump.gate import Gate
-from binlake.pump_service.pump.gc import Collector, GcRule
+from binlake.pump_service.pump.directory import TimedFiles
+from binlake.pump_service.pump.future_timestamps import Ceiling
 from binlake.pump_service.pump.lean_server import LeanServer
-from binlake.pump_service.pump.leaving import Departure
-from binlake.pump_service.pump.membership import ClusterClock, Members, Membership, Ticker
+from binlake.pump_service.pump.membership import ClusterClock, Members, Membership, Ticker, compute_score, measure_usage
 from binlake.pump_service.pump.metrics import PumpMetrics
-from binlake.pump_service.pump.pages import Pages
-from binlake.pump_service.pump.resolver import NoStatusSource, Resolver, StatusSource
-from binlake.pump_service.pump.score import compute_score, measure_usage
-from binlake.pump_service.pump.service import PumpService, State
-from binlake.pump_service.pump.status_queries import StatusQueries
-from binlake.pump_service.pump.stopping import StartStopped
+from binlake.pump_service.pump.outcomes import PrewriteVerdict, Resolver
+from binlake.pump_service.pump.pages import Gate, Pages
+from binlake.pump_service.pump.recovery import StartStopped
+from binlake.pump_service.pump.retention import Collector, Departure, GcRule
+from binlake.pump_service.pump.service import FakeWriter, PumpService, State
 from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
-from binlake.pump_service.pump.timedfiles import TimedFiles
-from binlake.pump_service.pump.verdict import PrewriteVerdict
 from binlake.pump_service.waits import wait_for_item
 
 log = structlog.get_logger()
@@ -113,7 +107,7 @@ class PumpServer:
             self._storage = PumpStorage(
                 self._config.data_dir,
                 options,
-                files=TimedFiles(metrics),
+                files=TimedFiles(metrics.count_sync),
                 ceiling=self._ceiling,
                 recover=False,
                 stop=self._asked_early.is_set,

@@ -1,7 +1,8 @@
 """The pump's calls without a transport (tidb-binlog 2.8, 2.9): a transport only carries bytes and errors.
 
 P is accepted only while the state is online, which the server sets after the registration is confirmed (S0-57); C and R
-are accepted in any state. When the disk is nearly full, only fakes are stored. All calls are counted here.
+are accepted in any state. When the disk is nearly full, only fakes are stored; they move the watermark of a pump that
+gets no writes (hazards R-49, R-50). All calls are counted here.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from binlake.base.localfiles import measure_disk
 from binlake.errors import BinlakeError, ConfigError, Transient
 from binlake.pump_service.pump.groupcommit import Behind, Done
 from binlake.pump_service.pump.heads import parse_binlog
-from binlake.pump_service.pump.measuring import measure_range
+from binlake.pump_service.pump.index import measure_range
 from binlake.pump_service.pump.metrics import PumpMetrics
 from binlake.pump_service.pump.pull import StreamReader
 from binlake.pump_service.pump.storage import PumpStorage
 from binlake.wire.admin_pb2 import InfoResp, MeasureRangeReq, MeasureRangeResp
 from binlake.wire.binlog_pb2 import Prewrite
+from binlake.wire.build import build_fake
 
 log = structlog.get_logger()
 
@@ -289,3 +291,34 @@ class PumpService:
                 f"mismatched cluster id: the call has {cluster_id}, this pump belongs to {self._cluster_id}",
                 where={"pump": self.node_id},
             )
+
+
+class FakeWriter:
+    """Writes a fake binlog if only fakes have moved the watermark since the last check (hazards R-50)."""
+
+    def __init__(self, storage: PumpStorage, clock: Callable[[], int], service: PumpService) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._service = service
+        self._seen = 0
+
+    def tick(self) -> None:
+        """Write a fake if the watermark has not moved. A failure is shown by Info, not raised."""
+        watermark = self._storage.watermark
+        if watermark > self._seen:
+            self._seen = watermark
+            return
+        try:
+            self.write()
+        except BinlakeError as error:
+            self._service.problems.set("fake", str(error))
+            log.warning("fake_not_written", error=str(error))
+        else:
+            self._service.problems.set("fake", "")
+
+    def write(self, ts: int = 0) -> int:
+        """Store one fake at `ts`, or a fresh timestamp, and return it. Raises BinlakeError."""
+        ts = ts or self._clock()
+        self._storage.append(build_fake(ts).SerializeToString()).result()
+        self._seen = max(self._seen, ts)
+        return ts

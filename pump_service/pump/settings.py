@@ -17,10 +17,16 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from binlake.base.tomlfile import build_readable_error, read_toml
 from binlake.errors import ConfigError
-from binlake.pump_service.pump.ceiling import SLACK_S
-from binlake.pump_service.pump.config import PumpConfig, TlsFiles, parse_gc, parse_log_position, parse_size
-from binlake.pump_service.pump.resolver import TXN_TIMEOUT_S
-from binlake.pump_service.pump.score import Weights
+from binlake.pump_service.pump.config import (
+    TXN_TIMEOUT_S,
+    PumpConfig,
+    TlsFiles,
+    parse_gc,
+    parse_log_position,
+    parse_size,
+)
+from binlake.pump_service.pump.future_timestamps import SLACK_S
+from binlake.pump_service.pump.membership import Weights
 
 log = structlog.get_logger()
 

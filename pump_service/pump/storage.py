@@ -17,20 +17,16 @@ from typing import NamedTuple
 
 import structlog
 
-from binlake.errors import BinlakeError, Transient, WireError
-from binlake.pump_service.pump.ceiling import Ceiling
-from binlake.pump_service.pump.directory import DataDirectory
-from binlake.pump_service.pump.fileend import build_lost_end_error
-from binlake.pump_service.pump.files import Files
+from binlake.errors import BinlakeError, LostRange, Transient, WireError
+from binlake.pump_service.pump.directory import DataDirectory, Files, LostCommits
 from binlake.pump_service.pump.follower import Counters, LogFollower, read_known_synced
-from binlake.pump_service.pump.groupcommit import BytesInFlight, Done, GroupCommit, Item
+from binlake.pump_service.pump.future_timestamps import Ceiling
+from binlake.pump_service.pump.groupcommit import BytesInFlight, Done, GroupCommit, Item, TimestampClaims
 from binlake.pump_service.pump.heads import PROOF, Head, normalise
 from binlake.pump_service.pump.index import PumpIndex
-from binlake.pump_service.pump.lost_commits import LostCommits, PullFault
 from binlake.pump_service.pump.record import Pointer
+from binlake.pump_service.pump.recovery import StopAsked, build_lost_end_error, never_stop
 from binlake.pump_service.pump.sorter import EntryKind, SorterEntry
-from binlake.pump_service.pump.stopping import StopAsked, never_stop
-from binlake.pump_service.pump.timestamp_claims import TimestampClaims
 from binlake.pump_service.pump.vlog import SEGMENT_BYTES, LogOptions, ValueLog
 from binlake.wire.binlog_pb2 import Binlog, Commit, Rollback
 
@@ -63,6 +59,24 @@ class Removed(NamedTuple):
 
     files: int
     keys: int
+
+
+class PullFault:
+    """The error with which pulls end at present. `text` is empty if they do not fail, or have passed that point."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._after = 0
+
+    def record(self, after_ts: int, error: BinlakeError) -> None:
+        """A pull failed after `after_ts`. A collected range is the caller's fault and is not recorded."""
+        if not isinstance(error, LostRange):
+            self._after, self.text = after_ts, str(error)
+
+    def clear_below(self, commit_ts: int) -> None:
+        """A pull delivered everything up to `commit_ts`, so clear an earlier fault."""
+        if self.text and commit_ts > self._after:
+            self.text = ""
 
 
 class PumpStorage:

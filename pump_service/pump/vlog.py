@@ -18,14 +18,7 @@ from pathlib import Path
 import structlog
 
 from binlake.errors import BinlakeError, LostRange, Permanent, Transient, WireError
-from binlake.pump_service.pump.fileend import (
-    KnownSynced,
-    UnsealedFile,
-    build_damage_error,
-    log_accepted_damage,
-    settle_end,
-)
-from binlake.pump_service.pump.files import Files
+from binlake.pump_service.pump.directory import Files
 from binlake.pump_service.pump.record import (
     HEAD,
     RECORD,
@@ -36,7 +29,15 @@ from binlake.pump_service.pump.record import (
     build_head,
     frame_of,
 )
-from binlake.pump_service.pump.stopping import StopAsked, never_stop
+from binlake.pump_service.pump.recovery import (
+    KnownSynced,
+    StopAsked,
+    UnsealedFile,
+    build_damage_error,
+    log_accepted_damage,
+    never_stop,
+    settle_end,
+)
 
 log = structlog.get_logger()
 

@@ -15,8 +15,7 @@ from binlake.cluster.control.config import SourceConfigCommand
 from binlake.config.matching import match_rules, select_own_tables
 from binlake.config.model import Replication
 from binlake.errors import SourceUnavailable
-from binlake.pump_service.statusport.answers import StatusJobs
-from binlake.pump_service.statusport.server import StatusServer
+from binlake.pump_service.statusport import StatusJobs, StatusServer
 from binlake.testkit.captures.capture import Capture
 from binlake.testkit.replay.outcomes import Outcomes
 from binlake.testkit.replay.recorded import RecordedMvcc

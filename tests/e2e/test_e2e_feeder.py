@@ -207,7 +207,7 @@ def test_source_removed_in_its_full_load_does_not_block_the_others(
     _build_base(server, mariadb)
     _act_after_second_chunks(monkeypatch, end_load)
     monkeypatch.setattr(
-        "binlake.pump_service.pump.resolver._VERSIONS_LIVE_S", 0.0
+        "binlake.pump_service.pump.outcomes._VERSIONS_LIVE_S", 0.0
     )  # a missing record at the feeder proves nothing
     at = {"host": server.host, "port": server.port, "rename-schema": "{source}_{schema}"}
     read = {"name": "read", "start": {"mode": "now"}, **at}

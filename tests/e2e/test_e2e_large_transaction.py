@@ -14,7 +14,7 @@ from support.mariadb import MariaDb, execute, rows
 from support.workload import integer, text
 
 from binlake.lake.opentable import load_table
-from binlake.pump_service.pump import pull, stored_transaction
+from binlake.pump_service.pump import batches, pull
 from binlake.rows.codec import largerows
 from binlake.spark_jobs.engine import engine
 from binlake.spark_jobs.job import chunkedpayload
@@ -56,7 +56,7 @@ def write_transaction(source: LiveSource) -> int:
 def pass_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few KiB be large, in pumps and windows."""
     monkeypatch.setattr(pull, "_CACHE_BYTES", 66_000)
-    monkeypatch.setattr(stored_transaction, "PART_BYTES", 5_000)
+    monkeypatch.setattr(batches, "PART_BYTES", 5_000)
     for module in (large_files, pump_source):
         monkeypatch.setattr(module, "LARGE_BYTES", 20_000)
         monkeypatch.setattr(module, "CHUNK_BYTES", 8_000)

@@ -30,7 +30,7 @@ from binlake.config import load_replication
 from binlake.health import nodes, reachability, sources
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.pump_service.statusport.server import StatusServer
+from binlake.pump_service.statusport import StatusServer
 from binlake.testkit.captures.capture import Capture
 from binlake.testkit.replay.outcomes import Outcomes
 from binlake.testkit.replay.recorded import build_status_server

@@ -14,8 +14,8 @@ from support.fulldisk import files_of_at_most
 from binlake import tso
 from binlake.cluster.placement import EtcdClient, PdClient
 from binlake.errors import BinlakeError, Permanent, SourceUnavailable
+from binlake.pump_service.monitoring import Probes, find_no_reason
 from binlake.pump_service.pd import PlacementDriver
-from binlake.pump_service.probes import Probes, find_no_reason
 from binlake.testkit.captures.capture import Capture
 from binlake.testkit.replay.outcomes import Outcomes
 from binlake.testkit.replay.recorded import build_status_server

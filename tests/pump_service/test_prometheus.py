@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from binlake.pump_service.prometheus import Counter, Histogram, Reading, compute_exponential_bounds, render_page
-from binlake.pump_service.pump.score import Usage, Weights, compute_score
+from binlake.pump_service.monitoring import Counter, Histogram, Reading, compute_exponential_bounds, render_page
+from binlake.pump_service.pump.membership import Usage, Weights, compute_score
 
 
 def lines(*instruments: Counter | Histogram | Reading) -> list[str]:

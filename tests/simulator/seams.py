@@ -48,7 +48,7 @@ _ROOMS = (
     "binlake.cluster.source.tikv",
     "binlake.cluster.source.regions",
 )
-_NOT = ("binlake.pump_service.pump.command", "binlake.pump_service.pd.command", "binlake.pump_service.pump.processes")
+_NOT = ("binlake.pump_service.pump.command", "binlake.pump_service.pd.command", "binlake.pump_service.pump.command")
 
 
 def _time_of(scheduler: Scheduler) -> Any:

@@ -21,15 +21,14 @@ from binlake.cluster.source.tikv import TikvStatus
 from binlake.lake import holdups
 from binlake.pump_service.pd import oracle
 from binlake.pump_service.pd.journal import PdJournal, Record, _read_body
-from binlake.pump_service.pump import fileend, gc, groupcommit, pull, vlog
-from binlake.pump_service.pump.ceiling import Ceiling
+from binlake.pump_service.pump import groupcommit, pull, recovery, retention, vlog
 from binlake.pump_service.pump.follower import LogFollower
-from binlake.pump_service.pump.groupcommit import Item
+from binlake.pump_service.pump.future_timestamps import Ceiling
+from binlake.pump_service.pump.groupcommit import Item, TimestampClaims
 from binlake.pump_service.pump.index import PumpIndex
-from binlake.pump_service.pump.leaving import Departure
 from binlake.pump_service.pump.record import OLD_FOOTER, OLD_RECORD, RecordFrame, Stretch, Walk
+from binlake.pump_service.pump.retention import Departure
 from binlake.pump_service.pump.sorter import Sorter
-from binlake.pump_service.pump.timestamp_claims import TimestampClaims
 from simulator import windows
 from simulator.scenarios import shape_of
 from simulator.truth import Truth, Wrong
@@ -75,7 +74,7 @@ def old_framing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(vlog.ValueLog, "_load_max_ts", load_by_footer)
     patch.setattr(vlog.ValueLog, "_walk_file", walk_to_footer)
     patch.setattr(Walk, "_skip_damage", go_on_at_next_magic)
-    patch.setattr(fileend, "_check_complete", lambda *_: None)
+    patch.setattr(recovery, "_check_complete", lambda *_: None)
 
 
 def second_replaces_first(patch: pytest.MonkeyPatch) -> None:
@@ -120,7 +119,7 @@ def no_claim(patch: pytest.MonkeyPatch) -> None:
 
 def log_from_cache(patch: pytest.MonkeyPatch) -> None:
     """Everything that a pump reads of its value log counts as durable."""
-    patch.setattr(fileend, "_rewrite", lambda files, found, *_: files.sync(found.file))
+    patch.setattr(recovery, "_rewrite", lambda files, found, *_: files.sync(found.file))
 
 
 def acked_before_written(patch: pytest.MonkeyPatch) -> None:
@@ -147,8 +146,8 @@ def open_prewrites_pass(patch: pytest.MonkeyPatch) -> None:
 
 def collected_for_nobody(patch: pytest.MonkeyPatch) -> None:
     """Binlogs are collected by age, even if a consumer needs them."""
-    decide = gc.decide
-    patch.setattr(gc, "decide", lambda rule, now, gc_ts, watermark, _: decide(rule, now, gc_ts, watermark, ()))
+    decide = retention.decide
+    patch.setattr(retention, "decide", lambda rule, now, gc_ts, watermark, _: decide(rule, now, gc_ts, watermark, ()))
 
 
 def collected_in_silence(patch: pytest.MonkeyPatch) -> None:

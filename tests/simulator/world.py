@@ -15,9 +15,8 @@ import structlog
 
 from binlake.cluster.placement import NodeRegistry
 from binlake.errors import BinlakeError, Permanent
-from binlake.pump_service.pump.config import PumpConfig
-from binlake.pump_service.pump.gc import INTERVAL_S
-from binlake.pump_service.pump.resolver import TXN_TIMEOUT_S
+from binlake.pump_service.pump.config import TXN_TIMEOUT_S, PumpConfig
+from binlake.pump_service.pump.retention import INTERVAL_S
 from simulator.cluster import PdHome, PumpHome, two_of_one
 from simulator.disk import SECTOR, SMALL_SECTOR, Disk
 from simulator.ends import Server

@@ -22,8 +22,7 @@ from soak_cluster import Cluster
 from binlake import tso
 from binlake.cluster.placement import EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import ClientOptions, PumpClient, WriteTimes
-from binlake.pump_service.statusport.answers import StatusJobs
-from binlake.pump_service.statusport.server import StatusServer
+from binlake.pump_service.statusport import StatusJobs, StatusServer
 from binlake.testkit.workload.runner import Runner
 from binlake.testkit.workload.source import LiveTransactions, SharedClock
 from binlake.testkit.workload.spec import Faults, Spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from binlake.pump_service.statusport.server import StatusServer
+from binlake.pump_service.statusport import StatusServer
 
 
 class FakeFeeder:

@@ -15,10 +15,9 @@ import grpc
 from support.pump_calls import pull, write_binlog
 
 from binlake.errors import BinlakeError, ConfigError, LostRange, Permanent, Transient
-from binlake.pump_service.pump.entities import encode_message
+from binlake.pump_service.pump.batches import Transaction, encode_message
 from binlake.pump_service.pump.server import PumpServer
 from binlake.pump_service.pump.service import PumpService
-from binlake.pump_service.pump.transaction_batch import Transaction
 from binlake.rpc.sparinglog import SparingLog
 from binlake.wire import admin_pb2, pump_pb2
 

@@ -18,7 +18,7 @@ from binlake.cluster.pumpclient import PumpClient
 from binlake.config.model import Replication
 from binlake.pump_service.pd import PlacementDriver
 from binlake.pump_service.pump.server import PumpServer
-from binlake.pump_service.statusport.answers import StatusJobs
+from binlake.pump_service.statusport import StatusJobs
 from binlake.wire import binlog_pb2 as pb
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 from binlake.errors import BinlakeError
+from binlake.pump_service.pump.batches import Transaction
 from binlake.pump_service.pump.pull import StreamReader, catch_up
 from binlake.pump_service.pump.service import PumpService
 from binlake.pump_service.pump.storage import PumpStorage
-from binlake.pump_service.pump.transaction_batch import Transaction
 
 _LOOK_S = 1.0  # how long a pull sleeps at most before it asks `give_up` again
 

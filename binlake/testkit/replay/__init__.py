@@ -4,7 +4,7 @@
 port, `command` is `binlake capture`.
 """
 
-from binlake.pump_service.statusport.server import StatusServer
+from binlake.pump_service.statusport import StatusServer
 from binlake.testkit.replay.clock import ReplayClock
 from binlake.testkit.replay.replayer import Replayer, ReplayResult
 from binlake.testkit.replay.schedule import ReplaySchedule, ReplayStep

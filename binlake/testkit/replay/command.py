@@ -21,7 +21,7 @@ from binlake.base.commandline import add_output
 from binlake.cluster.placement import ClockClient, EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import PumpClient
 from binlake.errors import ConfigError
-from binlake.pump_service.statusport.arguments import add_status_port, build_status_tls
+from binlake.pump_service.statusport import add_status_port, build_status_tls
 from binlake.pump_service.waits import wait_for_event
 from binlake.testkit.captures.capture import Capture
 from binlake.testkit.replay import replayer

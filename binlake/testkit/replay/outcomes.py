@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from google.protobuf.message import DecodeError
 
 from binlake.errors import WireError
-from binlake.pump_service.statusport.answers import PrewrittenTransaction
+from binlake.pump_service.statusport import PrewrittenTransaction
 from binlake.testkit.captures.capture import Capture
 from binlake.wire import binlog_pb2 as pb
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from binlake.pump_service.statusport.answers import Json, StatusJobs, build_mvcc_body, lock_record, write_record
-from binlake.pump_service.statusport.server import StatusServer
+from binlake.pump_service.statusport import Json, StatusJobs, StatusServer, build_mvcc_body, lock_record, write_record
 from binlake.rpc import Tls
 from binlake.testkit.captures.capture import Capture
 from binlake.testkit.replay.outcomes import Outcomes

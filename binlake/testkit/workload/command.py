@@ -19,10 +19,8 @@ from binlake.base.commandline import add_output
 from binlake.cluster.control.commands import add_cluster, build_tls
 from binlake.cluster.placement import EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import ClientOptions, PumpClient
-from binlake.pump_service.probes import Probes, find_no_reason
-from binlake.pump_service.statusport.answers import StatusJobs
-from binlake.pump_service.statusport.arguments import add_status_port, build_status_tls
-from binlake.pump_service.statusport.server import StatusServer
+from binlake.pump_service.monitoring import Probes, find_no_reason
+from binlake.pump_service.statusport import StatusJobs, StatusServer, add_status_port, build_status_tls
 from binlake.pump_service.waits import wait_for_event
 from binlake.testkit.workload.kinds import KINDS
 from binlake.testkit.workload.output import Recording, build_state_lines, write_lines

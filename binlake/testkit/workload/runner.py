@@ -17,7 +17,7 @@ from typing import Protocol
 import structlog
 
 from binlake.errors import SourceUnavailable
-from binlake.pump_service.statusport.answers import StatusJobs
+from binlake.pump_service.statusport import StatusJobs
 from binlake.testkit.workload.catalog import WorkloadCatalog, WorkloadDdl
 from binlake.testkit.workload.generator import Draft, Generator
 from binlake.testkit.workload.source import LiveTransactions

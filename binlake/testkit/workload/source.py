@@ -9,13 +9,7 @@ import struct
 import threading
 from concurrent.futures import Future
 
-from binlake.pump_service.statusport.answers import (
-    Json,
-    PrewrittenTransaction,
-    build_mvcc_body,
-    lock_record,
-    write_record,
-)
+from binlake.pump_service.statusport import Json, PrewrittenTransaction, build_mvcc_body, lock_record, write_record
 from binlake.tso import Clock
 
 _OPEN = -1

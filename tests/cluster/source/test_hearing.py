@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from binlake.cluster.source.hearing import HEARTBEAT_LIMIT_S, HeardSource, Hearing, combine, listen, parse_feeder
-from binlake.pump_service.statusport.server import StatusServer
+from binlake.pump_service.statusport import StatusServer
 
 READING: dict[str, Any] = {"source": "s1", "state": "reading", "heard": True, "heard_s": 0.5, "lag_s": 0.0}
 FEEDER = "http://f:10080"

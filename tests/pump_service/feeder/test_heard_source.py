@@ -23,8 +23,8 @@ from binlake.pump_service.feeder.publisher import SourcePublisher
 from binlake.pump_service.feeder.service import STATUS_PATH, _describe_worker
 from binlake.pump_service.feeder.status import JournalHistory, JournalTransactions, find_unread_sources
 from binlake.pump_service.feeder.worker import Parts, Worker
-from binlake.pump_service.probes import Probes, find_no_reason
-from binlake.pump_service.statusport.server import StatusServer
+from binlake.pump_service.monitoring import Probes, find_no_reason
+from binlake.pump_service.statusport import StatusServer
 
 pytestmark = pytest.mark.mariadb
 

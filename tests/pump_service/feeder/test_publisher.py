@@ -22,7 +22,7 @@ from binlake.pump_service.feeder.publisher import (
     read_key,
 )
 from binlake.pump_service.feeder.status import JournalHistory, JournalTransactions
-from binlake.pump_service.statusport.answers import format_go_json
+from binlake.pump_service.statusport import format_go_json
 from binlake.wire import binlog_pb2 as pb
 
 SOURCE = "shard-1"

@@ -15,7 +15,7 @@ from binlake.pump_service.feeder.publisher import SourcePublisher, UncommittedBa
 from binlake.pump_service.feeder.removed import FLAVOR, describe_removed, list_known_sources, roll_back_removed_loads
 from binlake.pump_service.feeder.snapshot.loadstate import build_load_facts, read_load_record, read_outdated_tables
 from binlake.pump_service.feeder.status import JournalTransactions
-from binlake.pump_service.statusport.answers import format_go_json
+from binlake.pump_service.statusport import format_go_json
 from binlake.wire import binlog_pb2 as pb
 
 LOADED, OTHER = "shard-2", "shard-1"

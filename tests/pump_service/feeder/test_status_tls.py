@@ -17,8 +17,7 @@ from binlake.cluster.source.tidb import StatusPort
 from binlake.errors import SourceUnavailable
 from binlake.pump_service.feeder import command
 from binlake.pump_service.feeder.settings import FeederFile, StatusTls
-from binlake.pump_service.statusport.answers import StatusJobs
-from binlake.pump_service.statusport.server import StatusServer
+from binlake.pump_service.statusport import StatusJobs, StatusServer
 from binlake.rpc import Tls
 from binlake.testkit.replay.outcomes import Outcomes
 from binlake.testkit.replay.recorded import RecordedMvcc

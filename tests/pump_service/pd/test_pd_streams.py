@@ -17,7 +17,7 @@ from binlake import tso
 from binlake.cluster.placement import ClockClient, EtcdClient, PdClient
 from binlake.errors import Permanent, SourceUnavailable
 from binlake.pump_service.pd import PlacementDriver, server
-from binlake.pump_service.pd.streams import Streams
+from binlake.pump_service.pd.etcd_service import Streams
 from binlake.wire import etcd_pb2 as etcd_pb
 from binlake.wire import etcd_rpc as rpc
 from binlake.wire import pd_pb2 as pb

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from binlake.pump_service.pump import storage as storage_module
-from binlake.pump_service.pump.files import Files
+from binlake.pump_service.pump.directory import Files
 from binlake.pump_service.pump.index import PumpIndex
 from binlake.pump_service.pump.record import Pointer
 

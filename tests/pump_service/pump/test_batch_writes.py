@@ -13,9 +13,8 @@ from pump_helpers import commit, prewrite, until
 
 from binlake.cluster.pumpclient import ClientOptions, PumpClient
 from binlake.errors import Transient
-from binlake.pump_service.pump.batch_writes import BatchWrite
 from binlake.pump_service.pump.groupcommit import Behind, Done
-from binlake.pump_service.pump.lean_server import LeanServer
+from binlake.pump_service.pump.lean_server import BatchWrite, LeanServer
 from binlake.pump_service.pump.service import PumpService, State
 from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
 from binlake.rpc import Channel, RpcError, Status

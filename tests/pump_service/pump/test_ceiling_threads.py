@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from binlake.errors import BinlakeError
-from binlake.pump_service.pump.ceiling import Ceiling
+from binlake.pump_service.pump.future_timestamps import Ceiling
 
 
 def test_a_failing_callback_does_not_stop_other_verdicts() -> None:

@@ -13,7 +13,7 @@ from support.pump_calls import write_binlog
 from binlake import tso
 from binlake.cluster.source import Committed, Status
 from binlake.errors import BinlakeError, Permanent, SourceUnavailable, Transient
-from binlake.pump_service.pump.ceiling import Ceiling
+from binlake.pump_service.pump.future_timestamps import Ceiling
 from binlake.pump_service.pump.server import PumpServer
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog

@@ -15,7 +15,7 @@ from pump_helpers import commit, prewrite, pulled, reach, settled, store, until
 from binlake import tso
 from binlake.cluster.placement import NodeStatus
 from binlake.errors import LostRange, SourceUnavailable, Transient
-from binlake.pump_service.pump.gc import Collector, GcRule, decide
+from binlake.pump_service.pump.retention import Collector, GcRule, decide
 from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
 from binlake.window.membership import Probe, gather_members
 from binlake.wire import build

@@ -13,7 +13,7 @@ from test_lean_server import CLUSTER_ID, PULL, Pump
 from binlake.cluster.pumpclient import PumpReader
 from binlake.cluster.pumpclient.reader import _parse_messages, _PulledOrder
 from binlake.errors import WireError
-from binlake.pump_service.pump import pulls, stored_transaction
+from binlake.pump_service.pump import batches, pulls
 from binlake.pump_service.pump.heads import normalise
 from binlake.pump_service.pump.record import Pointer
 from binlake.rpc import Channel
@@ -28,7 +28,7 @@ PART, LARGE = 10_000, 80_000
 @pytest.fixture
 def pump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pump]:
     monkeypatch.setattr("binlake.pump_service.pump.pull._CACHE_BYTES", LARGE)
-    monkeypatch.setattr(stored_transaction, "PART_BYTES", PART)
+    monkeypatch.setattr(batches, "PART_BYTES", PART)
     running = Pump(tmp_path)
     yield running
     running.stop()
@@ -104,7 +104,7 @@ def test_a_consumer_that_cannot_take_more_goes_on_with_the_next_part(
     wait = pump.server._pulls._wait_until_room
     monkeypatch.setattr(pump.server._pulls, "_wait_until_room", lambda *given: len(turns) % 3 != 2 and wait(*given))
     later = pump.server._pulls._wait_for_room
-    monkeypatch.setattr(stored_transaction.StoredTransaction, "read_next", _count(turns))
+    monkeypatch.setattr(batches.StoredTransaction, "read_next", _count(turns))
 
     def wait_for_room(puller: object) -> None:
         turns.append(0)
@@ -121,9 +121,9 @@ def test_a_consumer_that_cannot_take_more_goes_on_with_the_next_part(
 
 
 def _count(turns: list[int]) -> object:
-    read_next = stored_transaction.StoredTransaction.read_next
+    read_next = batches.StoredTransaction.read_next
 
-    def counted(self: stored_transaction.StoredTransaction) -> list[bytes]:
+    def counted(self: batches.StoredTransaction) -> list[bytes]:
         turns.append(1)
         return read_next(self)
 
@@ -152,7 +152,7 @@ def test_a_file_that_ends_early_is_damage(pump: Pump) -> None:
     until(lambda: pump.storage.index.find_pointer(100) is not None, "it is indexed")
     pointer = pump.storage.index.find_pointer(100) or Pointer(0, 0)
     commit_bytes = normalise(commit(100, 101).SerializeToString())[1]
-    found = stored_transaction.StoredTransaction.find(pump.storage.records, commit_bytes, 101, 100, pointer)
+    found = batches.StoredTransaction.find(pump.storage.records, commit_bytes, 101, 100, pointer)
     assert found is not None
     (pump.storage.directory.path / "value" / f"{pointer.fid:06d}.vlog").open("r+b").truncate(pointer.offset + 25_000)
     found.read_next()

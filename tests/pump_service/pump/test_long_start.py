@@ -18,10 +18,10 @@ from pump_helpers import MakePump, commit, prewrite, pulled, store, until
 from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import BinlakeError
 from binlake.pump_service.pump import follower
-from binlake.pump_service.pump.files import Files
+from binlake.pump_service.pump.directory import Files
 from binlake.pump_service.pump.index import PumpIndex
+from binlake.pump_service.pump.recovery import StartStopped
 from binlake.pump_service.pump.server import PumpServer
-from binlake.pump_service.pump.stopping import StartStopped
 from binlake.pump_service.pump.storage import PumpStorage
 from binlake.wire import build
 

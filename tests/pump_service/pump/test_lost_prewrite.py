@@ -12,10 +12,10 @@ from test_pump_pages import ask, envelope, value, write
 
 from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import Permanent, WireError
+from binlake.pump_service.pump.clients import NoStatusSource
 from binlake.pump_service.pump.metrics import PumpMetrics
-from binlake.pump_service.pump.resolver import NoStatusSource
+from binlake.pump_service.pump.outcomes import PrewriteVerdict
 from binlake.pump_service.pump.storage import PumpStorage
-from binlake.pump_service.pump.verdict import PrewriteVerdict
 from binlake.wire import build
 
 

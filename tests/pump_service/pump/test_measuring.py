@@ -10,7 +10,7 @@ import pytest
 from pump_helpers import MakePump, commit, open_storage, prewrite, reach, store
 
 from binlake.cluster.pumpclient import PumpReader, RangeSize
-from binlake.pump_service.pump.measuring import MOST_CUTS, measure_range
+from binlake.pump_service.pump.index import MOST_CUTS, measure_range
 from binlake.pump_service.pump.storage import PumpStorage
 
 SIZE, COUNT = 1_000, 200

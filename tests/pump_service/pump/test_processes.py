@@ -18,8 +18,7 @@ from pump_helpers import until
 
 from binlake.cluster.placement import EtcdClient, NodeRegistry
 from binlake.pump_service.pd import PlacementDriver
-from binlake.pump_service.pump.command import PumpCommand
-from binlake.pump_service.pump.processes import Supervisor, build_commands
+from binlake.pump_service.pump.command import PumpCommand, Supervisor, build_commands
 from binlake.pump_service.pump.settings import read_settings
 
 pytestmark = pytest.mark.process
@@ -74,7 +73,7 @@ def test_exit_code_is_0_when_all_pumps_leave_cleanly() -> None:
 
 
 def test_a_crashed_pump_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("binlake.pump_service.pump.processes._BACKOFF_S", 0.01)
+    monkeypatch.setattr("binlake.pump_service.pump.command._BACKOFF_S", 0.01)
     mark = tmp_path / "died"
     code = f"import pathlib, sys; p = pathlib.Path({str(mark)!r}); sys.exit(0 if p.exists() else p.touch() or 9)"
     assert Supervisor([python(code)], restart=True).run() == 0

@@ -17,7 +17,7 @@ from support.pump_calls import write_binlog
 from binlake.cluster.placement import NodeStatus
 from binlake.cluster.source import Committed, Locked, RolledBack, Status, Unknown
 from binlake.errors import Permanent
-from binlake.pump_service.pump.dump import as_text
+from binlake.pump_service.pump.pages import as_text
 from binlake.pump_service.pump.server import PumpServer
 from binlake.pump_service.pump.service import State
 from binlake.rpc.http import HttpRequest, HttpResponse
@@ -318,7 +318,7 @@ def test_the_text_of_a_large_binlog_uses_little_memory_and_shows_its_size() -> N
 
 
 def test_a_binlog_too_large_to_parse_is_shown_by_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("binlake.pump_service.pump.dump._PARSED_BYTES", 1000)
+    monkeypatch.setattr("binlake.pump_service.pump.pages._PARSED_BYTES", 1000)
     assert as_text(commit(100, 150).SerializeToString()).startswith("tp:Commit start_ts:100 commit_ts:150 prewrite_key")
     assert as_text(prewrite(100, bytes(100_000)).SerializeToString()) == "tp:Prewrite start_ts:100 \n"
 

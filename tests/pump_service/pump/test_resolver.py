@@ -18,10 +18,11 @@ from pump_helpers import VALUE, commit, prewrite, reach, rollback, settled, stor
 from binlake import tso
 from binlake.cluster.source import Absent, Committed, Locked, RolledBack, Status, TidbSource, Unknown, read_status
 from binlake.errors import SourceUnavailable
+from binlake.pump_service.pump.clients import NoStatusSource
+from binlake.pump_service.pump.config import TXN_TIMEOUT_S
 from binlake.pump_service.pump.metrics import PumpMetrics
-from binlake.pump_service.pump.resolver import TXN_TIMEOUT_S, NoStatusSource, Resolver
+from binlake.pump_service.pump.outcomes import PrewriteVerdict, Resolver
 from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
-from binlake.pump_service.pump.verdict import PrewriteVerdict
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
 
@@ -189,7 +190,7 @@ class Clock:
 @pytest.fixture
 def absent_s(monkeypatch: pytest.MonkeyPatch) -> float:
     """Shorten the time between two answers that prove a rollback."""
-    monkeypatch.setattr("binlake.pump_service.pump.resolver._ABSENT_S", 0.05)
+    monkeypatch.setattr("binlake.pump_service.pump.outcomes._ABSENT_S", 0.05)
     return 0.05
 
 

@@ -19,12 +19,12 @@ from binlake.cluster.source.regions import RegionClient
 from binlake.cluster.source.tikv import TikvStatus
 from binlake.errors import SourceUnavailable
 from binlake.pump_service.pd import PlacementDriver
+from binlake.pump_service.pump.clients import NoStatusSource
 from binlake.pump_service.pump.config import PumpConfig
 from binlake.pump_service.pump.metrics import PumpMetrics
-from binlake.pump_service.pump.resolver import NoStatusSource, Resolver
+from binlake.pump_service.pump.outcomes import PrewriteVerdict, Resolver
 from binlake.pump_service.pump.server import PumpServer
 from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
-from binlake.pump_service.pump.verdict import PrewriteVerdict
 from binlake.wire import build
 
 BEGIN_S = 1_000_000
@@ -176,7 +176,7 @@ def test_a_transaction_older_than_gc_blocks_and_the_reason_is_shown(world: World
 def test_gc_is_held_at_the_oldest_waiting_transaction_and_released(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("binlake.pump_service.pump.status_queries._HOLD_S", 0.0)
+    monkeypatch.setattr("binlake.pump_service.pump.clients._HOLD_S", 0.0)
     store(world.storage, prewrite(START))
     until(lambda: world.storage.count_unmatched() == (1, START), "it waits")
     world.rounds(age_s=3)

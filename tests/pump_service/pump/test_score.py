@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from binlake.pump_service.pump.score import Usage, Weights, compute_score, measure_usage
+from binlake.pump_service.pump.membership import Usage, Weights, compute_score, measure_usage
 
 MIB = 1 << 20
 

@@ -13,7 +13,7 @@ from pump_helpers import MakePump, commit, prewrite, rollback, settled, store
 from binlake import tso
 from binlake.errors import Permanent
 from binlake.pump_service.pd import PlacementDriver
-from binlake.pump_service.pump.set_aside import find_above, set_aside
+from binlake.pump_service.pump.future_timestamps import find_above, set_aside
 from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog

@@ -13,7 +13,7 @@ from support.pump_calls import write_binlog
 
 from binlake.cluster.placement import NodeStatus
 from binlake.errors import Fenced, Permanent
-from binlake.pump_service.pump.score import Usage
+from binlake.pump_service.pump.membership import Usage
 from binlake.pump_service.pump.server import PumpServer
 from binlake.pump_service.pump.service import State
 from binlake.wire.binlog_pb2 import Binlog
@@ -217,7 +217,7 @@ def test_a_write_stored_while_the_pump_leaves_keeps_it_paused(
     # data stored after the last check is still needed.
     pump = build_pump()
     write(pump, cluster, prewrite(cluster.fetch_ts()))
-    monkeypatch.setattr("binlake.pump_service.pump.leaving.Departure.find_reason_to_wait", lambda _: "")
+    monkeypatch.setattr("binlake.pump_service.pump.retention.Departure.find_reason_to_wait", lambda _: "")
     serving = Serving(pump)
     pump.request_leave("close")
     serving.end()

@@ -14,7 +14,7 @@ from binlake.errors import SourceUnavailable
 from binlake.pump_service.pd import PlacementDriver
 from binlake.pump_service.pump import clients
 from binlake.pump_service.pump.clients import OwnSource
-from binlake.pump_service.statusport.server import StatusServer
+from binlake.pump_service.statusport import StatusServer
 from binlake.testkit.captures.capture import Capture
 from binlake.testkit.replay.outcomes import Outcomes
 from binlake.testkit.replay.recorded import build_status_server

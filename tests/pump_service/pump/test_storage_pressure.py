@@ -12,7 +12,7 @@ import pytest
 from pump_helpers import commit, prewrite, reach, settled, store, until
 
 from binlake.errors import Transient
-from binlake.pump_service.pump.files import Files
+from binlake.pump_service.pump.directory import Files
 from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
 from binlake.wire import build
 

@@ -10,7 +10,7 @@ import pytest
 from pump_helpers import commit, prewrite, pulled, reach, settled, store
 
 from binlake.errors import BinlakeError, Permanent, Transient
-from binlake.pump_service.pump.files import Files
+from binlake.pump_service.pump.directory import Files
 from binlake.pump_service.pump.index import PumpIndex
 from binlake.pump_service.pump.record import Pointer
 from binlake.pump_service.pump.storage import PumpStorage
@@ -22,7 +22,7 @@ from binlake.wire.binlog_pb2 import Binlog
 def again(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """A storage with several binlogs; its claims are in memory, only in the index, or lost by a restart."""
     if request.param == "looked up":
-        monkeypatch.setattr("binlake.pump_service.pump.timestamp_claims._GENERATION", 1)
+        monkeypatch.setattr("binlake.pump_service.pump.groupcommit._GENERATION", 1)
     storage = PumpStorage(tmp_path)
     for binlog in (
         prewrite(10),
@@ -122,8 +122,8 @@ def test_the_timestamp_of_a_binlog_that_was_not_stored_is_free(tmp_path: Path) -
 def test_while_the_index_is_behind_an_old_timestamp_is_refused_for_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("binlake.pump_service.pump.timestamp_claims._GENERATION", 1)
-    monkeypatch.setattr("binlake.pump_service.pump.timestamp_claims._MOST", 3)
+    monkeypatch.setattr("binlake.pump_service.pump.groupcommit._GENERATION", 1)
+    monkeypatch.setattr("binlake.pump_service.pump.groupcommit._MOST", 3)
     storage = PumpStorage(tmp_path)
     write, stands = PumpIndex.write, []
 

@@ -19,7 +19,7 @@ from support.examples import examples
 from value_log_files import OLD_FOOTER, OLD_HEADER, flip, old_record, payloads_of, segment
 
 from binlake.errors import Permanent, Transient
-from binlake.pump_service.pump.files import Files
+from binlake.pump_service.pump.directory import Files
 from binlake.pump_service.pump.record import END_MAGIC, MAGIC, Pointer
 from binlake.pump_service.pump.storage import PumpStorage, StorageOptions
 from binlake.wire import build

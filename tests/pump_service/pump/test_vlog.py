@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from binlake.errors import LostRange, Permanent, Transient, WireError
-from binlake.pump_service.pump.fileend import KnownSynced
-from binlake.pump_service.pump.files import Files
+from binlake.pump_service.pump.directory import Files
 from binlake.pump_service.pump.record import FOOTER, HEAD, RECORD, Pointer, RecordFrame, frame_of
+from binlake.pump_service.pump.recovery import KnownSynced
 from binlake.pump_service.pump.vlog import LogOptions, ValueLog
 from binlake.wire import build
 

@@ -11,7 +11,7 @@ from small_capture import write_capture
 
 from binlake import tso
 from binlake.errors import WireError
-from binlake.pump_service.statusport.answers import PrewrittenTransaction
+from binlake.pump_service.statusport import PrewrittenTransaction
 from binlake.testkit.captures.capture import Capture
 from binlake.testkit.replay.outcomes import Outcomes
 from binlake.testkit.replay.schedule import ReplaySchedule, ReplayStep

@@ -13,8 +13,7 @@ from small_capture import write_capture
 
 from binlake.cluster.source import Absent, Committed, Locked, RolledBack, TidbSource
 from binlake.errors import ConfigError, Transient
-from binlake.pump_service.statusport.answers import PrewrittenTransaction, StatusJobs, format_go_json
-from binlake.pump_service.statusport.server import StatusServer
+from binlake.pump_service.statusport import PrewrittenTransaction, StatusJobs, StatusServer, format_go_json
 from binlake.testkit.captures.capture import Capture
 from binlake.testkit.replay.clock import ReplayClock
 from binlake.testkit.replay.outcomes import Outcomes

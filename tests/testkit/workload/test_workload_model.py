@@ -14,7 +14,7 @@ from workload_helpers import CountingClock, MemoryClient, committed, replayed, r
 
 from binlake.cluster.source.status import Committed, Locked, RolledBack, Unknown, read_status
 from binlake.errors import ConfigError
-from binlake.pump_service.statusport.answers import StatusJobs, format_go_json
+from binlake.pump_service.statusport import StatusJobs, format_go_json
 from binlake.rows.codec.encode import write_text
 from binlake.rows.codec.values import read_text
 from binlake.rows.schema import ColumnInfo

@@ -10,7 +10,7 @@ from typing import Any
 
 from binlake.cluster.source.status import Committed, read_status
 from binlake.errors import SourceUnavailable
-from binlake.pump_service.statusport.answers import StatusJobs, format_go_json
+from binlake.pump_service.statusport import StatusJobs, format_go_json
 from binlake.rows.codec import decode_transaction
 from binlake.rows.schema import DdlJob, SchemaState
 from binlake.testkit.workload.output import build_state_lines

@@ -1,7 +1,12 @@
-"""Instruments and the Prometheus text page (format 0.0.4) with names as given: the original's counters lack `_total`.
+"""What a service shows to those who watch over it: probes, and a page of metrics.
 
-The usual client library would rename those counters, so dashboards and alert rules written for the original would not
-work. Instruments are thread-safe.
+`/healthz` and `/readyz` answer 200 and `ok`, or 503 and the reasons, one a line. A service is healthy unless a restart
+is what would help it, so an orchestrator may restart it for a red `/healthz`. It is ready while it can do its work;
+what keeps it from that may also be outside of it, where a restart changes nothing.
+
+The metrics are in the Prometheus text format (0.0.4) with names as given: the original's counters lack `_total`. The
+usual client library would rename those counters, so dashboards and alert rules written for the original would not work.
+Instruments are thread-safe.
 """
 
 from __future__ import annotations
@@ -9,11 +14,47 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+from binlake.base.terminal import escape_invisible
 
+HEALTHZ, READYZ = "/healthz", "/readyz"
+PROBE_CONTENT_TYPE = "text/plain; charset=utf-8"
+
+FindReasons = Callable[[], Sequence[str]]
+"""Finds what is in the way, a text each; empty = nothing."""
+
+METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = tuple[str, ...]
+
+
+def find_no_reason() -> Sequence[str]:
+    """For a service that is healthy as long as it answers."""
+    return ()
+
+
+@dataclass(frozen=True)
+class Probes:
+    """The two questions to one service. They may be asked every second and by anybody: they change nothing."""
+
+    find_unhealthy: FindReasons
+    find_unready: FindReasons
+
+    def answer(self, path: str) -> tuple[int, str] | None:
+        """Status and body for one of the two paths; None for any other path."""
+        if path == HEALTHZ:
+            return _render(self.find_unhealthy())
+        if path == READYZ:
+            # What must be restarted cannot work either.
+            return _render([*self.find_unhealthy(), *self.find_unready()])
+        return None
+
+
+def _render(reasons: Sequence[str]) -> tuple[int, str]:
+    if not reasons:
+        return 200, "ok\n"
+    return 503, "".join(f"{escape_invisible(reason)}\n" for reason in dict.fromkeys(reasons))
 
 
 class Counter:

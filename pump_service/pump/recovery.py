@@ -6,26 +6,42 @@ after that and records where it began. So damage is a torn write and marks the e
 the damage belongs to a later write: then the disk lost stored data, which is reported and never skipped. Bytes that are
 not known to be synced may be in the page cache only, so they are written and synced again before anything relies on
 them.
+
+A start may take minutes and can be stopped: everything acked is in the value log, and the next start continues.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
-from binlake.errors import Permanent, WireError
-from binlake.pump_service.pump.files import Files
+from binlake.errors import Permanent, Transient, WireError
+from binlake.pump_service.pump.directory import Files
 from binlake.pump_service.pump.heads import parse_head
 from binlake.pump_service.pump.record import Pointer, RecordFrame, Walk, find_next_record
-from binlake.pump_service.pump.stopping import StartStopped, StopAsked, never_stop
 
 log = structlog.get_logger()
 
+StopAsked = Callable[[], bool]
+"""Returns whether the start must stop. Called often, so it must be cheap."""
+
 _PIECE = 4 << 20
+
+
+class StartStopped(Transient):
+    """The pump was asked to stop while it started. This is not a fault, and nothing is running."""
+
+    def __init__(self) -> None:
+        super().__init__("the pump was asked to stop while it started", hint="start it again: it continues from there")
+
+
+def never_stop() -> bool:
+    """Never ask the start to stop."""
+    return False
 
 
 class KnownSynced(NamedTuple):

@@ -1,13 +1,22 @@
-"""A TiDB's status port on loopback: `/status`, `/info/all`, `/ddl/history`, `/mvcc/hex/KEY`, as of a clock.
+"""The status port of a TiDB on loopback, as pumps and windows ask it: `/status`, `/info/all`, `/ddl/history`,
+`/mvcc/hex/KEY`, as of a clock.
 
-Its answers come from what a feeder or a workload wrote, or from a recorded capture.
+Its answers come from what a feeder or a workload wrote, or from a recorded capture. The functions that build them are
+pure and return the JSON of a real status port. Nothing at or after `now` has happened yet: a job is in the history once
+its FinishedTS has passed; a transaction shows a lock from its start_ts, and a write record once its commit_ts has
+passed (tidb-binlog 10.3, 10.5).
 """
 
 from __future__ import annotations
 
+import argparse
+import base64
+import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
@@ -15,35 +24,21 @@ from urllib.parse import parse_qs, urlsplit
 import structlog
 
 from binlake.errors import BinlakeError, ConfigError
-from binlake.pump_service import probes
-from binlake.pump_service.probes import Probes
-from binlake.pump_service.statusport import answers
+from binlake.pump_service import monitoring
+from binlake.pump_service.monitoring import Probes
 from binlake.rpc import Tls
 
 log = structlog.get_logger()
 
+Json = dict[str, Any]
+_ROLLBACK = 3
+
+MAX_HISTORY = 1024
+"""TiDB returns at most this many jobs at once."""
+
 _HANDSHAKE_S = 10.0
 _TEXT = "text/plain; charset=utf-8"
 _ENDING = "the process ends: ask the next one\n"
-
-
-class BadStatusRequest(Exception):
-    """The caller asked for something that a status port refuses with 400."""
-
-
-class Transactions(Protocol):
-    """Gives the outcomes of transactions."""
-
-    def answer(self, key: bytes, now: int) -> answers.Json:
-        """The body of `/mvcc/hex/KEY` as of `now`."""
-
-
-class Jobs(Protocol):
-    """Gives the finished DDL jobs."""
-
-    def list_finished_jobs(self, now: int, start_job_id: int = 0, limit: int = 0) -> list[answers.Json]:
-        """As `/ddl/history`: the newest `limit` first, from `start_job_id` downwards; 0, 0 = all, oldest first."""
-
 
 Page = Callable[[], tuple[str, str]]
 """A page beside those of TiDB: (body, content type)."""
@@ -59,7 +54,7 @@ class StatusServer:
 
     def __init__(
         self,
-        meta: answers.Json,
+        meta: Json,
         history: Jobs,
         transactions: Transactions,
         now: Callable[[], int],
@@ -70,7 +65,7 @@ class StatusServer:
         tls: Tls | None = None,
     ) -> None:
         self.pages = pages or {}
-        self.probed = probed or Probes(probes.find_no_reason, probes.find_no_reason)
+        self.probed = probed or Probes(monitoring.find_no_reason, monitoring.find_no_reason)
         self._meta = meta
         self._history = history
         self._transactions = transactions
@@ -122,23 +117,41 @@ class StatusServer:
         parts = urlsplit(target)
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         if parts.path == "/status":
-            return answers.format_go_json(answers.build_status(self._meta), indent=False)
+            return format_go_json(build_status(self._meta), indent=False)
         if parts.path == "/info/all":
             host, port = self._server.server_address[:2]
-            return answers.format_go_json(answers.build_info_all(self._meta, str(host), int(port), self._started))
+            return format_go_json(build_info_all(self._meta, str(host), int(port), self._started))
         if parts.path == "/ddl/history":
             return self._answer_jobs(query)
         if parts.path.startswith("/mvcc/hex/"):
-            return answers.format_go_json(
+            return format_go_json(
                 self._transactions.answer(_parse_key(parts.path.removeprefix("/mvcc/hex/")), self._now())
             )
         return None
 
     def _answer_jobs(self, query: dict[str, str]) -> str:
         start, limit = _parse_number(query, "start_job_id"), _parse_number(query, "limit")
-        if limit > answers.MAX_HISTORY:
-            raise BadStatusRequest(f"ddl history limit must be between 1 and {answers.MAX_HISTORY}")
-        return answers.format_go_json(self._history.list_finished_jobs(self._now(), start, limit))
+        if limit > MAX_HISTORY:
+            raise BadStatusRequest(f"ddl history limit must be between 1 and {MAX_HISTORY}")
+        return format_go_json(self._history.list_finished_jobs(self._now(), start, limit))
+
+
+class BadStatusRequest(Exception):
+    """The caller asked for something that a status port refuses with 400."""
+
+
+class Transactions(Protocol):
+    """Gives the outcomes of transactions."""
+
+    def answer(self, key: bytes, now: int) -> Json:
+        """The body of `/mvcc/hex/KEY` as of `now`."""
+
+
+class Jobs(Protocol):
+    """Gives the finished DDL jobs."""
+
+    def list_finished_jobs(self, now: int, start_job_id: int = 0, limit: int = 0) -> list[Json]:
+        """As `/ddl/history`: the newest `limit` first, from `start_job_id` downwards; 0, 0 = all, oldest first."""
 
 
 class _Port(ThreadingHTTPServer):
@@ -188,7 +201,7 @@ def _answer(server: StatusServer, target: str) -> tuple[int, str, str]:
     try:
         page, probed = server.pages.get(target), server.probed.answer(target)
         if probed is not None:
-            return *probed, probes.CONTENT_TYPE
+            return *probed, monitoring.PROBE_CONTENT_TYPE
         if page is not None:
             return 200, *page()
         body = server.answer(target)
@@ -226,3 +239,113 @@ def _build_handler(server: StatusServer) -> type[BaseHTTPRequestHandler]:
             log.debug("status_request", request=format % args)
 
     return Handler
+
+
+def add_status_port(parser: argparse.ArgumentParser) -> None:
+    """Declare `--status-addr`, and `--status-ssl-ca`, `--status-ssl-cert`, `--status-ssl-key`."""
+    parser.add_argument("--status-addr", default="127.0.0.1:10080", help="HOST:PORT of the status port it serves")
+    for name, text in (
+        ("cert", "certificate of the status port, PEM: it then has TLS"),
+        ("key", "key of that certificate"),
+        ("ca", "CA that signs callers; if set, callers must show a certificate"),
+    ):
+        parser.add_argument(f"--status-ssl-{name}", default="", metavar="FILE", help=text)
+
+
+def build_status_tls(args: argparse.Namespace) -> Tls | None:
+    """TLS of the status port; None without files."""
+    return Tls.of(args.status_ssl_ca, args.status_ssl_cert, args.status_ssl_key)
+
+
+@dataclass(frozen=True, slots=True)
+class PrewrittenTransaction:
+    """One transaction, from its P. `commit_ts` 0 = rolled back; `orphan`: nobody wrote its C or R to a pump."""
+
+    start_ts: int
+    key: bytes
+    commit_ts: int
+    orphan: bool
+
+
+def format_go_json(value: object, *, indent: bool = True) -> str:
+    """JSON as Go prints it: one space of indent, `<`, `>`, `&`, U+2028 and U+2029 escaped."""
+    layout: Json = {"indent": 1} if indent else {"separators": (",", ":")}
+    text = json.dumps(value, ensure_ascii=False, **layout)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+class StatusJobs:
+    """DDL jobs by id; thread-safe. Memory: the texts of the jobs."""
+
+    def __init__(self, jobs: Iterable[Json] = ()) -> None:
+        self._jobs = sorted(jobs, key=_get_job_id)
+
+    def add(self, job: Json) -> None:
+        """Add a finished job."""
+        self._jobs = sorted([*self._jobs, job], key=_get_job_id)
+
+    def list_finished_jobs(self, now: int, start_job_id: int = 0, limit: int = 0) -> list[Json]:
+        """As `/ddl/history`: the newest `limit` first, from `start_job_id` downwards; 0, 0 = all, oldest first."""
+        jobs = [job for job in self._jobs if int(job["binlog"]["FinishedTS"]) < now]
+        if not limit and not start_job_id:
+            return jobs
+        below = [job for job in reversed(jobs) if not start_job_id or job["id"] <= start_job_id]
+        return below[: limit or MAX_HISTORY]
+
+
+def _get_job_id(job: Json) -> int:
+    return int(job["id"])
+
+
+def build_mvcc_body(key: bytes, info: Json, region: int = 1) -> Json:
+    """The body of `/mvcc/hex/KEY`; `info`: lock, writes and values, as far as they exist."""
+    return {"key": key.hex().upper(), "region_id": region, "value": {"info": info}}
+
+
+def write_record(transaction: PrewrittenTransaction) -> Json:
+    """The write record of a finished transaction."""
+    if transaction.commit_ts:
+        return {"start_ts": transaction.start_ts, "commit_ts": transaction.commit_ts}
+    return {"type": _ROLLBACK, "start_ts": transaction.start_ts, "commit_ts": transaction.start_ts}
+
+
+def lock_record(start_ts: int, key: bytes) -> Json:
+    """The lock of a running transaction."""
+    return {"start_ts": start_ts, "primary": base64.b64encode(key).decode()}
+
+
+def build_status(meta: Json) -> Json:
+    """The body of `/status`."""
+    return {"connections": 0, "version": meta.get("version", ""), "git_hash": _parse_git_hash(meta)}
+
+
+def build_info_all(meta: Json, host: str, port: int, started: int) -> Json:
+    """The body of `/info/all`: one server, binlog on; `started` in Unix seconds."""
+    server = str(uuid.uuid5(uuid.NAMESPACE_URL, f"binlake-capture-{meta.get('case', '')}-{meta.get('seed', '')}"))
+    own = {
+        "version": meta.get("version", ""),
+        "git_hash": _parse_git_hash(meta),
+        "ddl_id": server,
+        "ip": host,
+        "listening_port": 0,
+        "status_port": port,
+        "lease": "45s",
+        "binlog_status": "On",
+        "start_timestamp": started,
+        "labels": {},
+        "server_id": 0,
+    }
+    return {
+        "servers_num": 1,
+        "owner_id": server,
+        "is_all_server_version_consistent": True,
+        "all_servers_info": {server: own},
+    }
+
+
+def _parse_git_hash(meta: Json) -> str:
+    lines = str(meta.get("tidb_version", "")).splitlines()
+    commit = next((line.partition(": ")[2] for line in lines if line.startswith("Git Commit Hash")), "None")
+    return commit[:12]

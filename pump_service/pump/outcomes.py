@@ -1,16 +1,19 @@
-"""Resolves P without an outcome by asking the source what became of the transaction; nothing is guessed (hazards R-07).
+"""Outcomes of P that have none: the source is asked, or an operator decides; nothing is guessed (hazards R-07).
 
-It asks about each P that got neither C nor R, and about each P that got an R, because TiDB also sends an R after an
-undetermined commit. A committed or rolled-back transaction gets a C or a proven R in the value log, so the proof
-outlives a restart and the source's own garbage collection. Any other answer, or a source that cannot be asked, blocks
-the watermark and is shown. No P is discarded for its age: after the transaction timeout TiKV is asked to end the
-transaction (see status_queries), and a prewrite that still waits is reported as a problem.
+The source is asked about each P that got neither C nor R, and about each P that got an R, because TiDB also sends an R
+after an undetermined commit. A committed or rolled-back transaction gets a C or a proven R in the value log, so the
+proof outlives a restart and the source's own garbage collection. Any other answer, or a source that cannot be asked,
+blocks the watermark and is shown. No P is discarded for its age: after the transaction timeout TiKV is asked to end the
+transaction (see clients.py), and a prewrite that still waits is reported as a problem.
 
 A rollback that TiKV does not protect leaves no record for long. So, if only a status port can be asked, there is a
 second proof, only for a P that got an R: twice, a second apart, the source reports neither a lock nor a write record,
 while the transaction is younger than the shortest time for which TiKV retains versions. Its lock was set before any
 commit could be sent, and a commit record could not have been collected yet. So the transaction is not committed, and
 without a lock it can no longer commit.
+
+If no source knows, an operator decides by command: only a P that blocks the watermark, and never against what the
+source knows.
 """
 
 from __future__ import annotations
@@ -26,16 +29,16 @@ import structlog
 from binlake import tso
 from binlake.cluster.source import Absent, Committed, Locked, RolledBack, Status, Unknown
 from binlake.cluster.source.tikv import TikvStatus
-from binlake.errors import SourceUnavailable
-from binlake.pump_service.pump.sorter import SorterEntry
-from binlake.pump_service.pump.status_queries import NoStatusSource, StatusQueries, StatusSource
+from binlake.errors import ConfigError, Permanent, SourceUnavailable
+from binlake.pump_service.pump.clients import StatusQueries, StatusSource
+from binlake.pump_service.pump.config import TXN_TIMEOUT_S
+from binlake.pump_service.pump.heads import Head, parse_head
+from binlake.pump_service.pump.metrics import PumpMetrics
+from binlake.pump_service.pump.sorter import EntryKind, SorterEntry
 from binlake.pump_service.pump.storage import PumpStorage
-
-__all__ = ["TXN_TIMEOUT_S", "NoStatusSource", "Resolver", "StatusSource"]
 
 log = structlog.get_logger()
 
-TXN_TIMEOUT_S = 600.0  # MISSION S0-51
 _AT_ONCE = 64  # P asked about in one round
 _DOUBTS_AT_ONCE = 4096  # an R is common: 1 to 15 % of transactions (tidb-binlog 1.14)
 _ABSENT_S = 1.0  # between two answers that prove a rollback
@@ -255,3 +258,84 @@ def _explain_missing_proof(status: Status) -> str:
             return reason
         case _:
             return ""
+
+
+class PrewriteVerdict:
+    """Stores the outcome of a P by command."""
+
+    def __init__(self, storage: PumpStorage, source: StatusSource, metrics: PumpMetrics) -> None:
+        self._storage = storage
+        self._source = source
+        self._metrics = metrics
+
+    def decide(self, start_ts: int, commit_ts: int) -> None:
+        """Record that transaction `start_ts` committed at `commit_ts`, or was rolled back when that is 0; durable on
+        return.
+
+        Raises Permanent when no P with this start_ts waits or the source contradicts, ConfigError for an impossible
+        commit_ts, Transient when it cannot be stored now.
+        """
+        prewrite = self._find_waiting(start_ts)
+        if commit_ts and commit_ts <= max(start_ts, self._storage.watermark):
+            raise ConfigError(
+                "this cannot be the commit_ts: it is not above the start_ts and the watermark",
+                where={"start_ts": start_ts, "commit_ts": commit_ts, "watermark": self._storage.watermark},
+                hint="binlogs at or below the watermark may have landed already",
+            )
+        answer = self._check_source(prewrite, commit_ts)
+        self._storage.end(start_ts, commit_ts or None)
+        self._metrics.forced.add()
+        log.warning("outcome_forced_by_command", start_ts=start_ts, commit_ts=commit_ts, source_said=answer)
+
+    def give_up(self, start_ts: int, commit_ts: int) -> None:
+        """Give up the C at `commit_ts` of transaction `start_ts`, whose P is missing: pulls skip it; durable on return.
+
+        Raises Permanent when this commit does not exist, or its prewrite is in this pump.
+        """
+        where = {"start_ts": start_ts, "commit_ts": commit_ts}
+        commit = self._read_head(commit_ts)
+        if commit is None or (commit.kind, commit.start_ts) != (EntryKind.COMMIT, start_ts):
+            raise Permanent("this pump stores no commit of this transaction at this commit_ts", where=where)
+        prewrite = self._read_head(start_ts)
+        if prewrite is not None and prewrite.kind is EntryKind.PREWRITE:
+            raise Permanent("its prewrite is stored here: the transaction is complete", where=where)
+        self._storage.lost.add(start_ts, commit_ts)
+        self._metrics.given_up.add()
+        log.warning("commit_without_prewrite_given_up_by_command", **where)
+
+    def _read_head(self, ts: int) -> Head | None:
+        pointer = self._storage.index.find_pointer(ts)
+        return None if pointer is None else parse_head(self._storage.read(pointer))
+
+    def _find_waiting(self, start_ts: int) -> SorterEntry:
+        for entry in self._storage.list_waiting_prewrites():
+            if entry.start_ts == start_ts:
+                return entry
+        raise Permanent(
+            "no prewrite with this start_ts waits in this pump",
+            where={"start_ts": start_ts},
+            hint="its commit or rollback has arrived since, or another pump has it",
+        )
+
+    def _check_source(self, prewrite: SorterEntry, commit_ts: int) -> str:
+        """The source's answer, if it does not contradict."""
+        try:
+            status = self._source.fetch_transaction_status(prewrite.start_ts, prewrite.key)
+        except SourceUnavailable as error:
+            return f"no answer: {error.message}"
+        match status:
+            case Committed(known) if known != commit_ts:
+                known_outcome = f"it committed at {known}"
+            case RolledBack() if commit_ts:
+                known_outcome = "it was rolled back"
+            case Locked():
+                known_outcome = "its lock still exists, so it may still commit"
+            case Unknown(reason):
+                return reason
+            case _:
+                return "the same"
+        raise Permanent(
+            f"the source reports another outcome: {known_outcome}",
+            where={"start_ts": prewrite.start_ts, "asked_for": commit_ts or "rolled back"},
+            hint="the pump itself resolves transactions whose outcome the source knows",
+        )
