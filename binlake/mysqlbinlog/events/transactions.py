@@ -10,8 +10,9 @@ from collections.abc import Callable
 from enum import Enum
 
 from binlake.errors import BinlakeError, LostRange, SourceRefused, WireError
-from binlake.mysqlbinlog import gtid as gtidevents
+from binlake.mysqlbinlog.events import gtid as gtidevents
 from binlake.mysqlbinlog.events import query, rows
+from binlake.mysqlbinlog.events.gtid import Gtid, GtidSet, MySqlGtidSet, parse_gtid_set
 from binlake.mysqlbinlog.events.header import (
     ARTIFICIAL,
     CHECKSUM_BYTES,
@@ -27,7 +28,6 @@ from binlake.mysqlbinlog.events.header import (
     writes_checksums,
 )
 from binlake.mysqlbinlog.events.query import StatementRole, Xid
-from binlake.mysqlbinlog.gtid import Gtid, GtidSet, MySqlGtidSet, parse_gtid_set
 from binlake.mysqlbinlog.model import BinlogPosition, Flavor, LoggedStatement, RowsEvent, SourceTransaction, TableMap
 
 _E = EventType
