@@ -24,7 +24,7 @@ from binlake.changes.net.net import complete_event, split_by_key
 from binlake.ddl.definitions import derive_key_defaults
 from binlake.errors import ConfigError, LostRange, OutOfTime, SchemaError
 from binlake.lake.ddls import read_landed_ddls
-from binlake.lake.rowhistory import Row, RowVersion, build_row_versions, match_table, read_change_table
+from binlake.lake.mutations import Row, RowVersion, build_row_versions, match_table, read_change_table
 from binlake.lake.seek import TimeBudget, read_at_most
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef

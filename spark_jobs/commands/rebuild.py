@@ -18,8 +18,7 @@ from binlake.base.lakecolumns import OfSegment, Statement
 from binlake.config import Replication
 from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, ImmutableWindow
-from binlake.lake.dataset import open_dataset
-from binlake.lake.opentable import load_table, open_table
+from binlake.lake.opentable import load_table, open_dataset, open_table
 from binlake.lake.tables import CHANGE, DDL, MUTATION, STATEMENT, LakeTable
 from binlake.pipeline import STOPPED
 from binlake.repair.backfill.progress import BackfillProgress

@@ -26,8 +26,8 @@ from binlake.ddl.definitions import (
 )
 from binlake.errors import DamagedManifest, ImmutableWindow
 from binlake.lake.ddls import read_landed_ddls
-from binlake.lake.moved import record_return
 from binlake.lake.tables import CHANGE, STATEMENT
+from binlake.lake.targetevents import record_position_return
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.spark_jobs.compact.shaping import may_differ, read_shapes
@@ -82,7 +82,7 @@ def run(ctx: StageContext, bounds: Bounds, given: MergedWindow | DerivedAhead | 
     """
     target = ctx.replication.require_sql_target(hint="add a section [target], or do not run compact")
     position = read_target_position(ctx, bounds)
-    record_return(ctx.windows, position.commit_ts, ctx.run_id)
+    record_position_return(ctx.windows, position.commit_ts, ctx.run_id)
     if isinstance(given, DerivedAhead):
         if (given.merged.bounds, given.position) == (bounds, position):
             return given.result

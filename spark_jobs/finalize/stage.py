@@ -17,9 +17,8 @@ from pyarrow.lib import ArrowException
 from binlake.config.target import TargetSection
 from binlake.ddl.targets import Naming
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
-from binlake.lake.aside import record_set_aside
 from binlake.lake.damage import describe_storage_text
-from binlake.lake.duetables import DUE, read_due_tables, record_due_tables
+from binlake.lake.targetevents import DUE, read_due_tables, record_due_tables, record_set_aside
 from binlake.lake.windowlog import WindowEvent
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lineage import Sources, WindowLineage, build_target_column_lister

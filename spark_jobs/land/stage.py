@@ -20,8 +20,9 @@ from binlake.ddl.shardlocks import Locks
 from binlake.errors import ConflictingBinlogs, ImmutableWindow, IncompleteWindow, LostRange
 from binlake.feed.state import list_begins
 from binlake.lake.continuity import LANDED_TABLES, VERSIONS, Opened, read_versions, require_all_windows
+from binlake.lake.controltables import SCHEMA_CHANGE
 from binlake.lake.payloads import PayloadRange
-from binlake.lake.tables import BINLOG, MUTATION, SCHEMA_CHANGE
+from binlake.lake.tables import BINLOG, MUTATION
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.spark_jobs.engine.engine import Keeper, LocalEngine

@@ -21,8 +21,7 @@ from binlake.changes.net.arrivals import History
 from binlake.config.target import TargetSection
 from binlake.ddl.shardlocks import Hold
 from binlake.errors import SchemaError
-from binlake.lake.keyowners import KeyOwner, find_key_owners
-from binlake.lake.shardlocks import read_locks
+from binlake.lake.sharedtargets import KeyOwner, find_key_owners, read_locks
 from binlake.mirror.replica import Replica
 from binlake.rows.schema import TableDef
 from binlake.spark_jobs.job.context import StageContext

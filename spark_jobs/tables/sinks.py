@@ -13,7 +13,7 @@ from binlake.dialect import derive_bytewise_table
 from binlake.errors import IncompleteWindow, LostRange
 from binlake.lake.continuity import require_windows
 from binlake.lake.ddls import read_landed_ddls
-from binlake.lake.shardlocks import read_target_tables_at
+from binlake.lake.sharedtargets import read_target_tables_at
 from binlake.rows.schema import TableDef
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.passed import MergedWindow

@@ -18,9 +18,8 @@ import pyarrow.dataset as ds
 from binlake.base.lakecolumns import Statement
 from binlake.config.target import TargetSection
 from binlake.ddl.definitions import SegmentTable
-from binlake.lake.dataset import open_dataset
 from binlake.lake.mutations import read_touched_tables
-from binlake.lake.opentable import load_table
+from binlake.lake.opentable import load_table, open_dataset
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import STATEMENT, parse_schema
 from binlake.spark_jobs.job.context import StageContext

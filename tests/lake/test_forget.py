@@ -9,8 +9,7 @@ import pytest
 
 from binlake.cluster.placement import NodeStatus
 from binlake.errors import BinlakeError, ConfigError, Permanent
-from binlake.lake.forget import forget
-from binlake.lake.members import MemberTable
+from binlake.lake.members import MemberTable, forget
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.window.membership import Probe, gather_members

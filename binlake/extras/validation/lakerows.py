@@ -19,8 +19,8 @@ from binlake.changes.net import compute_net_changes
 from binlake.ddl.definitions import derive_key_defaults
 from binlake.errors import LostRange
 from binlake.lake.ddls import read_landed_ddls
+from binlake.lake.mutations import RowVersion, match_keys, match_table, read_changes
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import RowVersion, match_keys, match_table, read_changes
 from binlake.mirror.versions import IN_PART
 from binlake.repair.verify.differences import Row
 from binlake.repair.verify.keyorder import AnyKey

@@ -37,7 +37,7 @@ from binlake.extras.validation.sources import (
 )
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
-from binlake.lake.shardlocks import read_locks
+from binlake.lake.sharedtargets import read_locks
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.repair.backfill.touched import compute_pseudo_random, find_touched_keys
 from binlake.repair.verify.differences import Difference, Row, RowsOfTable

@@ -19,10 +19,10 @@ from binlake.ddl.definitions import WindowBase, derive_key_defaults
 from binlake.ddl.targets import Naming
 from binlake.errors import ConfigError, Permanent
 from binlake.lake.ddls import read_landed_ddls
+from binlake.lake.mutations import RowVersion, read_changes
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import RowVersion, read_changes
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.shardlocks import read_target_tables_at
+from binlake.lake.sharedtargets import read_target_tables_at
 from binlake.repair.verify.differences import Difference, Row, RowsOfTable
 from binlake.repair.verify.keyorder import AnyKey
 from binlake.repair.verify.sqltable import SqlTable

@@ -19,7 +19,7 @@ from binlake.dialect.mapping import build_create_statements
 from binlake.errors import ConfigError, Drift, IncompleteWindow
 from binlake.lake.ddls import find_last_ddls
 from binlake.lake.paths import LakePaths
-from binlake.lake.shardlocks import read_target_tables_at
+from binlake.lake.sharedtargets import read_target_tables_at
 from binlake.repair.backfill.repair import MOST_DIFFERENCES, hold_target
 from binlake.repair.backfill.touched import find_touched_keys
 from binlake.repair.verify.repairing import Repaired, group_keys_by_table, repair_keys

@@ -19,10 +19,9 @@ from binlake.audit.audit import Audit
 from binlake.base.lakecolumns import Mutation
 from binlake.config import Replication
 from binlake.ddl.targets import Naming
-from binlake.lake.dataset import open_dataset
-from binlake.lake.opentable import load_table
+from binlake.lake.mutations import match_commit_ts
+from binlake.lake.opentable import load_table, open_dataset
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import match_commit_ts
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import MUTATION
 from binlake.repair.verify.keyorder import AnyKey

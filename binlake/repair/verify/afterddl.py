@@ -15,8 +15,8 @@ import structlog
 
 from binlake.config import Replication
 from binlake.errors import BinlakeError, Permanent
-from binlake.lake.duetables import read_due_tables, record_compared
 from binlake.lake.paths import LakePaths
+from binlake.lake.targetevents import read_due_tables, record_compared
 from binlake.lake.windowlog import WindowLog
 from binlake.repair.verify.differences import Difference
 from binlake.repair.verify.run import Against, VerifyOptions, verify

@@ -19,8 +19,8 @@ from binlake.audit.audit import Audit
 from binlake.base.lakecolumns import Mirror
 from binlake.changes.net import NetChange, compute_net_changes
 from binlake.ddl.definitions import derive_key_defaults
+from binlake.lake.mutations import match_table, read_changes
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import match_table, read_changes
 from binlake.mirror.rows import read_mirror_texts
 from binlake.repair.verify.chunks import ChunkPlan, Numbers
 from binlake.repair.verify.differences import Row

@@ -15,8 +15,8 @@ from deltalake.exceptions import DeltaError
 from binlake.base.lakecolumns import Verify
 from binlake.errors import BinlakeError
 from binlake.lake.control import ControlTable
+from binlake.lake.controltables import VERIFY
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import VERIFY
 from binlake.repair.verify.chunks import Cuts
 
 FLUSH_CHUNKS = 64

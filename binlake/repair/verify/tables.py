@@ -11,7 +11,7 @@ from binlake.dialect import derive_bytewise_table
 from binlake.errors import ConfigError
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.shardlocks import read_target_tables_at
+from binlake.lake.sharedtargets import read_target_tables_at
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import MirrorVersions
 from binlake.rows.schema import SchemaState, TableDef

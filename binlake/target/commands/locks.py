@@ -23,7 +23,7 @@ from binlake.errors import ConfigError
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.shardlocks import read_locks_at, read_resolutions, read_target_tables_at, record_resolution
+from binlake.lake.sharedtargets import read_locks_at, read_resolutions, read_target_tables_at, record_resolution
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema.forms import fold_pair

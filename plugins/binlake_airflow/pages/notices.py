@@ -10,7 +10,7 @@ from typing import Any
 
 from binlake.ddl import rewrites
 from binlake.feed.state import STAGE as FEED_STATE
-from binlake.lake import moved
+from binlake.lake import targetevents
 from binlake.pipeline import parse_feed_sink
 from binlake.window import asides, incidents
 from binlake.window.eventrow import EventRow
@@ -88,7 +88,7 @@ def _name_hand(detail: Detail) -> str:
 
 
 def _tell_position(event: EventRow, detail: Detail) -> str:
-    if event["state"] == moved.MOVED:
+    if event["state"] == targetevents.MOVED:
         return (
             f"Another hand moved the target's checkpoint from {event['hi']} to {detail.get('found')}: "
             "no window is applied until it is back."
@@ -127,6 +127,6 @@ _SENTENCES: Mapping[str, _Sentence] = {
     incidents.STAGE: _tell_incident, "forget": _tell_forget, "release": _tell_release, "ddl-choice": _tell_choice,
     "skip": _tell_skip,
     "injection": _tell_injection, "repair": _tell_repair, "rollback": _tell_rollback, "emit": _tell_emit,
-    "validation": _tell_validation, asides.STAGE: _tell_aside, moved.STAGE: _tell_position, "backfill": _tell_backfill,
-    rewrites.STAGE: _tell_verify_after_ddl, FEED_STATE: _tell_feed,
+    "validation": _tell_validation, asides.STAGE: _tell_aside, targetevents.POSITION: _tell_position,
+    "backfill": _tell_backfill, rewrites.STAGE: _tell_verify_after_ddl, FEED_STATE: _tell_feed,
 }  # fmt: skip
