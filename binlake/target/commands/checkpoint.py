@@ -15,7 +15,7 @@ from binlake.config.load import load_replication
 from binlake.config.model import Replication
 from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError
-from binlake.mysqlbinlog.dumpposition import read_dump_position
+from binlake.mysqlbinlog.dumpfolder import read_dump_position
 from binlake.target.apply.position import read_open_window, read_tables_aside
 from binlake.target.claim.checkpoint import Checkpoint, CheckpointTable, StoredCheckpoint
 from binlake.target.claim.claim import open_claimed_transaction

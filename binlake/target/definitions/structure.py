@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from binlake.config.target import TargetSection, TargetTable
-from binlake.ddl.shapes import TableShape
+from binlake.ddl.definitions import TableShape
 from binlake.rules.patterns import compile_drainer_pattern
 from binlake.target.definitions.forms import ColumnForm, Name, TableForm, keeps_apart
 
