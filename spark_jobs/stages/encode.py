@@ -41,15 +41,15 @@ from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import name_feed_lock, name_feed_sink
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.forms import fold_pair
-from binlake.spark_jobs.encode.writing import Encoded, EncodeTask, TouchedTables
-from binlake.spark_jobs.engine.inorder import cut_in_order
+from binlake.spark_jobs.engine.exchange import cut_in_order
 from binlake.spark_jobs.job.context import PIECE_BYTES, Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lake import ensure_table, replace_window
-from binlake.spark_jobs.job.passed import MergedWindow
-from binlake.spark_jobs.tables.held import list_mutation_parts
+from binlake.spark_jobs.job.pieces import MergedWindow
+from binlake.spark_jobs.tables.messages import Encoded, EncodeTask, TouchedTables
 from binlake.spark_jobs.tables.sinks import (
     SinkWindow,
     commit_note,
+    list_mutation_parts,
     read_mirror_window,
     read_target_tables,
     require_merged,

@@ -3,6 +3,10 @@
 The net changes are those of compact if it derived them in this process, else tasks compute them; this process applies
 those of each group of linked tables through delta-rs (binlake.mirror). Old windows are skipped; each table records its
 own position, which makes a rerun after a crash exact.
+
+Consecutive windows that wait in this process are applied as one: a MERGE reads and rewrites each file with a changed
+row, whatever number of its rows changed. Of a key the last change counts, so only windows are joined in which nothing
+else decides: without DDL, without tables whose rows have no key, and derived for the same segments.
 """
 
 from __future__ import annotations
@@ -14,10 +18,12 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 
+from binlake.base.lakecolumns import Change, Mutation
 from binlake.changes.net.columns import NET
-from binlake.ddl.definitions import SegmentTable
+from binlake.ddl.definitions import Cell, SegmentTable
 from binlake.ddl.targets import Naming
 from binlake.lake.columntypes import list_delta_columns
 from binlake.lake.continuity import VERSIONS, read_versions, require_all_windows
@@ -27,25 +33,113 @@ from binlake.mirror import ComponentPlan, MirroredRows, MirrorPlan, MirrorVersio
 from binlake.mirror.apply import CHUNK_BYTES, LARGE_CHUNK_BYTES
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema import TableDef
-from binlake.spark_jobs.engine.blocks import RowStore
-from binlake.spark_jobs.engine.engine import LARGE_WINDOW_BYTES, Engine
-from binlake.spark_jobs.engine.rows import Rows, read_table
+from binlake.spark_jobs.engine.engine import LARGE_WINDOW_BYTES, Engine, RowStore
+from binlake.spark_jobs.engine.rows import HeldRows, Rows, read_table
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lineage import Gathered, Sources, WindowLineage
-from binlake.spark_jobs.job.passed import MergedWindow
-from binlake.spark_jobs.mirror.gathered import ROWS, GatheredWindows, Given, unpack
-from binlake.spark_jobs.tables.held import read_window_changes
-from binlake.spark_jobs.tables.netchange import WindowNetChange, count_groups, find_key_arrivals
-from binlake.spark_jobs.tables.netrows import NetRows, split_by_place
+from binlake.spark_jobs.job.pieces import MergedWindow
+from binlake.spark_jobs.tables.netchange import (
+    NetRows,
+    WindowNetChange,
+    count_groups,
+    find_key_arrivals,
+    split_by_place,
+)
 from binlake.spark_jobs.tables.sharedkeys import find_shared_tables, require_own_mirror_keys
-from binlake.spark_jobs.tables.sinks import SinkWindow, find_tables_at_end, read_mirror_window, require_merged
+from binlake.spark_jobs.tables.sinks import (
+    SinkWindow,
+    find_tables_at_end,
+    read_mirror_window,
+    read_window_changes,
+    require_merged,
+)
+from binlake.spark_jobs.tables.sqlwindow import Compacted, Converted
 from binlake.window.derived import Merged
 from binlake.window.lineage import Columns
 
-log = structlog.get_logger(__name__)
+ROWS = pa.schema(
+    [NET.field(name) for name in (Change.OP, Change.BEFORE, Change.AFTER, Change.COPIES, Change.LAST_COMMIT_TS)]
+)
+"""The columns of a net change that a mirror needs."""
+_KEYLESS = "row"
 
+Given = MergedWindow | Compacted | Converted | None
+"""What this process has derived of one window: its rows, or their net changes as well."""
+log = structlog.get_logger(__name__)
 _CHANGE = pa.schema([*(NET.field(name) for name in SegmentTable._fields), *ROWS])
 _THREADS = 4
+RowsByPlace = Mapping[SegmentTable, Sequence[Rows]]
+"""The net changes of each table and segment of a component, as tasks stored them."""
+
+
+@dataclass(frozen=True)
+class GatheredWindows:
+    """The net changes of consecutive windows in memory: `places`, in order of the windows; `merged`: without rows."""
+
+    merged: MergedWindow
+    places: tuple[tuple[SegmentTable, HeldRows], ...]
+    cells: frozenset[Cell]
+
+    @property
+    def bounds(self) -> Bounds:
+        """From the beginning of the first window to the end of the last one."""
+        return self.merged.bounds
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of Arrow that are held."""
+        return sum(rows.bytes for _, rows in self.places)
+
+    def join(self, following: GatheredWindows) -> GatheredWindows:
+        """These windows and those that follow them."""
+        first, last = self.merged, following.merged
+        merged = MergedWindow(
+            Bounds(first.bounds.lo, last.bounds.hi),
+            Merged.add_up((first.merged, last.merged)),
+            (),
+            (first.schemas[0], last.schemas[1]),
+        )
+        return GatheredWindows(merged, (*self.places, *following.places), self.cells | following.cells)
+
+    def has_cells(self, cells: Iterable[Cell]) -> bool:
+        """Whether the changes are those of `cells`, with the same form of keys: the bounds differ by window."""
+        return self.cells.issuperset(map(_forget_bounds, cells))
+
+
+def gather(ctx: StageContext, given: object) -> GatheredWindows | None:
+    """The window of `given`, to be joined with others; None if it must be applied, or is better applied, alone.
+
+    New rows are only added, which costs no more for each window.
+    """
+    merged, net = unpack(given) if isinstance(given, Compacted | Converted) else (None, None)
+    if merged is None or net is None or net.places is None or ctx.rules.routes:
+        return None
+    total, cells = merged.merged, frozenset(map(_forget_bounds, net.cells))
+    of_window = all((cell.since, cell.until - 1) == (merged.bounds.lo + 1, merged.bounds.hi) for cell in net.cells)
+    if total.ddls or total.base or not of_window or any(cell.identity == _KEYLESS for cell in cells):
+        return None
+    held = [(place, rows) for place, rows in net.places if isinstance(rows, HeldRows)]
+    if len(held) < len(net.places) or _only_adds(merged):
+        return None
+    places = tuple((place, HeldRows(rows.table.select(ROWS.names))) for place, rows in held)
+    return GatheredWindows(replace(merged, rows=()), places, cells)
+
+
+def unpack(given: Given) -> tuple[MergedWindow | None, NetRows | None]:
+    """(the rows, the net changes) of `given`."""
+    if given is None or isinstance(given, MergedWindow):
+        return given, None
+    compacted = given.compacted if isinstance(given, Converted) else given
+    return compacted.merged, compacted.net
+
+
+def _only_adds(merged: MergedWindow) -> bool:
+    ops = (batch.column(0) for rows in merged.rows for batch in rows.read([Mutation.OP]))
+    return all(pc.all(pc.equal(own, "insert")).as_py() for own in ops)
+
+
+def _forget_bounds(cell: Cell) -> Cell:
+    return replace(cell, since=0, until=0)
 
 
 def run(ctx: StageContext, bounds: Bounds, given: Given | GatheredWindows = None) -> StageResult:
@@ -168,10 +262,6 @@ def _require_own_keys(
 
 def _list_mirror_columns(table: TableDef) -> tuple[Columns, list[str]]:
     return list_delta_columns(table), [column.name for column in table.row_columns]
-
-
-RowsByPlace = Mapping[SegmentTable, Sequence[Rows]]
-"""The net changes of each table and segment of a component, as tasks stored them."""
 
 
 def _derive_rows(engine: Engine, store: RowStore, net: WindowNetChange, derived: NetRows | None) -> RowsByPlace:

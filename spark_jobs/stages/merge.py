@@ -1,14 +1,17 @@
 """merge: decodes and filters a window's rows, each with the schema in force at its position; plans the window's DDL.
 
 It is a pure function of the sealed window and the schema history: a rerun at any time gives the same rows. Workers
-decode the rows of a large window in parallel and send none of them to the driver.
+decode the rows of a large window in parallel, write them to files and send none of them to the driver, which commits
+the files' names in one commit. They take the place of the files that an earlier run of the window wrote; files of a
+lost or repeated attempt are never committed.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -32,17 +35,112 @@ from binlake.lake.tables import BINLOG, DDL, MUTATION, parse_schema
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema import WindowDdl, WindowSchemas
+from binlake.spark_jobs.engine.engine import Engine
+from binlake.spark_jobs.engine.rows import Rows, list_history_rows, pack_rows
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
-from binlake.spark_jobs.job.decoding import AWAY, BY_TABLE, LATIN1, ONCE, DecodedAhead, Decoder
-from binlake.spark_jobs.job.lake import clear_rows, overwrite
-from binlake.spark_jobs.job.passed import LandedWindow, MergedWindow
-from binlake.spark_jobs.merge.direct import WrittenRows, commit_rows, write_rows
+from binlake.spark_jobs.job.decoding import (
+    AWAY,
+    BY_TABLE,
+    LATIN1,
+    ONCE,
+    DecodedAhead,
+    DecodedFiles,
+    Decoder,
+    MergeTask,
+    Payloads,
+)
+from binlake.spark_jobs.job.lake import clear_rows, overwrite, replace_history
+from binlake.spark_jobs.job.pieces import LandedWindow, MergedWindow
 from binlake.spark_jobs.tables.sinks import build_window_predicate
 from binlake.window.derived import Merged, MergeManifest
 from binlake.window.manifest import WindowManifest
 from binlake.wire import binlog_pb2
 
 log = structlog.get_logger(__name__)
+_ABOUT_TABLES = {
+    LATIN1: ("texts_read_as_latin1", "invalid-text", "{count} texts of {table} are not UTF-8 and were read as latin1"),
+    ONCE: (
+        "second_writes_taken_once",
+        "second-writes",
+        "{count} transactions of {table} were committed while its partitions were rearranged, and changes that they"
+        " contain twice were applied once: compare the table (binlake verify --fix), because the source may have such"
+        " rows twice",
+    ),
+    AWAY: (
+        "partition_rows_taken_away",
+        "partition-rows",
+        "{count} transactions of {table} were committed while a partition was dropped, truncated or exchanged, and"
+        " their rows in it were taken to have gone with it: compare the table with the source (binlake verify"
+        " --against source --fix)",
+    ),
+}
+"""Log event, reason and text of an alert about a table, by the prefix of its count's name."""
+
+
+@dataclass(frozen=True)
+class WrittenRows:
+    """The number of rows written, what was left out by reason, where the rows are, and how many are of a full load that
+    came in blocks (`base`)."""
+
+    count: int
+    left_out: dict[str, int]
+    parts: tuple[Rows, ...]
+    base: int = 0
+
+
+def write_rows(
+    ctx: StageContext,
+    engine: Engine,
+    payloads: PayloadRange,
+    decoder: Decoder,
+    note: Mapping[str, str],
+    landed: LandedWindow | None = None,
+    opened: DeltaTable | None = None,
+) -> WrittenRows:
+    """Replace the rows of the range by those of `payloads`. The caller holds the table's lock.
+
+    `landed`: the range's rows of `binlog`, if land wrote them in this process; `opened`: as in `replace_history`.
+    Raises what a Decoder raises, Transient.
+    """
+    folder = ctx.paths.locate_table(MUTATION.name)
+    task = MergeTask(payloads, decoder, folder, engine.build_keeper())
+    written = engine.run(task, _list_payloads(ctx, engine, payloads, landed))
+    return commit_rows(ctx, written, payloads, note, opened)
+
+
+def commit_rows(
+    ctx: StageContext,
+    written: Sequence[DecodedFiles],
+    payloads: PayloadRange,
+    note: Mapping[str, str],
+    opened: DeltaTable | None = None,
+) -> WrittenRows:
+    """Replace the rows of the range by those of `written`. Raises Transient."""
+    parts = [part for one in written for part in one.parts]
+    replace_history(ctx.paths, MUTATION, payloads.lo, payloads.hi, parts, note, opened)
+    left_out: Counter[str] = Counter()
+    for one in written:
+        left_out.update(one.left_out)
+    found = tuple(rows for one in written for rows in one.list_rows())
+    base = sum(one.base for one in written)
+    return WrittenRows(sum(part.rows for part in parts), dict(sorted(left_out.items())), found, base)
+
+
+def _list_payloads(
+    ctx: StageContext, engine: Engine, payloads: PayloadRange, landed: LandedWindow | None
+) -> list[Payloads]:
+    """The landed rows as inputs of tasks."""
+    rows: Sequence[Rows]
+    if landed is None:
+        rows = list_history_rows(ctx.paths, BINLOG, payloads.lo, payloads.hi, engine.task_bytes)
+    else:
+        # A task is dear where there are many machines, and pulls leave small files.
+        rows = pack_rows(landed.rows, engine.task_bytes)
+    joined = []
+    for commit_ts in payloads.joined:
+        own = list_history_rows(ctx.paths, BINLOG, commit_ts - 1, commit_ts, engine.task_bytes)
+        joined.append(Payloads(tuple(own), commit_ts))
+    return [*(Payloads((one,)) for one in rows), *joined]
 
 
 def run(ctx: StageContext, bounds: Bounds, landed: LandedWindow | None = None) -> StageResult:
@@ -160,26 +258,6 @@ def _build_alerts(planned: Sequence[LandedDdl]) -> list[dict[str, str]]:
     for alert in alerts:
         log.warning("ddl_changed_or_skipped", **alert)
     return alerts
-
-
-_ABOUT_TABLES = {
-    LATIN1: ("texts_read_as_latin1", "invalid-text", "{count} texts of {table} are not UTF-8 and were read as latin1"),
-    ONCE: (
-        "second_writes_taken_once",
-        "second-writes",
-        "{count} transactions of {table} were committed while its partitions were rearranged, and changes that they"
-        " contain twice were applied once: compare the table (binlake verify --fix), because the source may have such"
-        " rows twice",
-    ),
-    AWAY: (
-        "partition_rows_taken_away",
-        "partition-rows",
-        "{count} transactions of {table} were committed while a partition was dropped, truncated or exchanged, and"
-        " their rows in it were taken to have gone with it: compare the table with the source (binlake verify"
-        " --against source --fix)",
-    ),
-}
-"""Log event, reason and text of an alert about a table, by the prefix of its count's name."""
 
 
 def _build_table_alerts(counted: Mapping[str, int], bounds: Bounds) -> list[dict[str, str]]:

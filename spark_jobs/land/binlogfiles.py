@@ -1,37 +1,110 @@
-"""Writes a large transaction to a file of `binlog` while it is pulled: no more than a chunk of it is in memory.
+"""The rows of a window in `binlog`: the counts and the digest that its manifest seals, and files of large ones.
 
-A row of a pull stands for it, without its payload. The chunks have CHUNK_BYTES, wherever the pump divides it. What a
-row says of a transaction comes from the fields around its row changes (`binlake.rows.codec.envelopes`); where these
-are not as TiDB writes them, the transaction is read back and takes the way of all others.
+A large transaction is written to a file while it is pulled: no more than a chunk of it is in memory, and a row of the
+pull stands for it, without its payload. The chunks have CHUNK_BYTES, wherever the pump divides it. What a row says of a
+transaction comes from the fields around its row changes (`binlake.rows.codec.envelopes`); where these are not as TiDB
+writes them, the transaction is read back and takes the way of all others.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from binlake.base import rowhash
 from binlake.base.lakecolumns import Binlog
+from binlake.base.rowhash import Fold
 from binlake.lake.parts import TablePart, write_parts
 from binlake.lake.store import delete_file
 from binlake.lake.tables import BINLOG, parse_schema
 from binlake.rows.codec.envelopes import LargeEnvelope
-from binlake.spark_jobs.engine.lakerows import list_written_rows
-from binlake.spark_jobs.engine.rows import FileRows
-from binlake.spark_jobs.tables.landed import Landed, measure_landed
+from binlake.spark_jobs.engine.engine import Engine
+from binlake.spark_jobs.engine.rows import FileRows, Rows, list_history_rows, list_written_rows
+from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.lake import commit_ts_predicate, may_have_rows
 from binlake.wire.blocks import BinlogPart
 
+DIGEST_COLUMNS = [
+    Binlog.COMMIT_TS,
+    Binlog.START_TS,
+    Binlog.CHUNK,
+    Binlog.KIND,
+    Binlog.SCHEMA_VERSION,
+    Binlog.JOB_ID,
+    Binlog.SCHEMA_STATE,
+    Binlog.PAYLOAD,
+]
 LARGE_BYTES = 32 << 20
 """Payload bytes above which a transaction is written in chunks."""
 CHUNK_BYTES = 8 << 20
 """Payload bytes of a chunk, each of which is a row group."""
 BINLOG_ARROW = parse_schema(BINLOG.build_spark_schema())
 _DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True)
+class Landed:
+    """Transactions by kind, chunks above the first, payload bytes, and the fold of all rows."""
+
+    dml: int
+    ddls: int
+    chunks: int
+    bytes: int
+    fold: Fold
+
+    @property
+    def rows(self) -> int:
+        """Rows of the table."""
+        return self.dml + self.ddls + self.chunks
+
+    @property
+    def digest(self) -> str:
+        """The digest of all rows."""
+        return rowhash.compute_digest(self.fold)
+
+    @classmethod
+    def sum_parts(cls, parts: Iterable[Landed]) -> Landed:
+        """The total of all `parts`."""
+        every = list(parts)
+        dml, ddls, chunks, size = (
+            sum(getattr(part, name) for part in every) for name in ("dml", "ddls", "chunks", "bytes")
+        )
+        return cls(dml, ddls, chunks, size, rowhash.merge_folds(part.fold for part in every))
+
+
+NONE = Landed(0, 0, 0, 0, rowhash.merge_folds([]))
+
+
+def read_landed(ctx: StageContext, engine: Engine, bounds: Bounds) -> Landed:
+    """Count and digest the rows of `bounds` in `binlog`."""
+    if not may_have_rows(ctx.paths, BINLOG, commit_ts_predicate(bounds.lo, bounds.hi)):
+        return NONE
+    parts = list_history_rows(ctx.paths, BINLOG, bounds.lo, bounds.hi, engine.task_bytes)
+    return Landed.sum_parts(engine.run(_measure_rows, parts))
+
+
+def _measure_rows(rows: Rows) -> Landed:
+    return Landed.sum_parts(measure_landed(pa.Table.from_batches([batch])) for batch in rows.read(DIGEST_COLUMNS))
+
+
+def measure_landed(rows: pa.Table) -> Landed:
+    """Count and digest `rows` of `binlog`."""
+    first = pc.equal(rows[Binlog.CHUNK], 0)
+    dml, ddls = (_count_true(pc.and_(first, pc.equal(rows[Binlog.KIND], kind))) for kind in ("dml", "ddl"))
+    size = pc.sum(pc.binary_length(rows[Binlog.PAYLOAD])).as_py() or 0
+    fold = rowhash.fold(rowhash.hash_rows(rows, DIGEST_COLUMNS))
+    return Landed(dml, ddls, _count_true(pc.invert(first)), size, fold)
+
+
+def _count_true(flags: pa.ChunkedArray) -> int:
+    return pc.sum(flags).as_py() or 0
 
 
 @dataclass(frozen=True)

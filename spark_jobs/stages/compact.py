@@ -30,36 +30,44 @@ from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.lake.targetevents import record_position_return
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
-from binlake.spark_jobs.compact.shaping import may_differ, read_shapes
-from binlake.spark_jobs.engine.blocks import RowStore
-from binlake.spark_jobs.engine.engine import Engine
-from binlake.spark_jobs.engine.lakerows import list_window_rows
+from binlake.spark_jobs.engine.engine import Engine, RowStore
+from binlake.spark_jobs.engine.rows import list_window_rows
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lake import replace_window
-from binlake.spark_jobs.job.passed import CannotDeriveAhead, DerivedAhead, MergedWindow
-from binlake.spark_jobs.tables.again import may_leave_out
+from binlake.spark_jobs.job.pieces import CannotDeriveAhead, DerivedAhead, MergedWindow
 from binlake.spark_jobs.tables.baserows import BaseBlock, find_base_blocks
-from binlake.spark_jobs.tables.compacted import Compacted, read_sealed_before, was_derived
-from binlake.spark_jobs.tables.held import WindowChanges, read_window_changes
-from binlake.spark_jobs.tables.netchange import WindowNetChange, count_groups, find_key_arrivals
-from binlake.spark_jobs.tables.netrows import HoldGroup, NetRows, WriteGroup
-from binlake.spark_jobs.tables.pinned import (
-    compute_rows_digest,
-    find_next_start,
-    is_next,
-    open_manifest,
-    read_target_position,
-    require_pinned,
+from binlake.spark_jobs.tables.netchange import (
+    HoldGroup,
+    NetRows,
+    WindowNetChange,
+    WriteGroup,
+    count_groups,
+    find_key_arrivals,
 )
 from binlake.spark_jobs.tables.render import Renderer
-from binlake.spark_jobs.tables.rendered import RenderedAhead, build_renderer, write_groups
+from binlake.spark_jobs.tables.rendered import RenderedAhead, build_renderer, may_leave_out, write_groups
 from binlake.spark_jobs.tables.sharedkeys import find_shared_tables, require_own_keys
 from binlake.spark_jobs.tables.sinks import (
     SinkWindow,
+    WindowChanges,
     commit_note,
     read_merged_row_counts,
     read_sql_window,
+    read_window_changes,
     require_merged,
+)
+from binlake.spark_jobs.tables.sqlwindow import (
+    Compacted,
+    compute_rows_digest,
+    find_next_start,
+    is_next,
+    may_differ,
+    open_manifest,
+    read_sealed_before,
+    read_shapes,
+    read_target_position,
+    require_pinned,
+    was_derived,
 )
 from binlake.statements import BatchLimits
 from binlake.target import TargetPosition

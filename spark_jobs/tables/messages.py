@@ -23,7 +23,7 @@ from binlake.lake.tables import MESSAGE, build_message_table
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.forms import fold_pair
 from binlake.rules.tablefilter import TableMatcher
-from binlake.spark_jobs.engine.inorder import OrderedRows
+from binlake.spark_jobs.engine.exchange import OrderedRows
 
 COLUMNS = (
     Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ, Mutation.DB, Mutation.TABLE, Mutation.OP, Mutation.NEW_KEY,

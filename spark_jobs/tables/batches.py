@@ -1,19 +1,22 @@
-"""Mode ordered: the row changes of a window as batches in commit order, in one pass over `mutation`.
+"""The row changes of a window as batches of SQL: net changes by groups of keys, or, in mode ordered, in commit order.
 
-Which changes may run in parallel depends on all earlier changes of the segment, so one task processes them in order. It
-streams, and holds only the keys of one round and the changes of unfinished batches. DESIGN 4, hazards R-36.
+Net changes have one task for each group of keys. In mode ordered, which changes may run in parallel depends on all
+earlier changes of the segment, so one task processes them in order, in one pass over `mutation`. It streams, and holds
+only the keys of one round and the changes of unfinished batches. DESIGN 4, hazards R-36.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 import pyarrow as pa
 
-from binlake.base.lakecolumns import Mutation
+from binlake.base.lakecolumns import Change, Mutation
 from binlake.base.sql import Dialect
 from binlake.changes.net import RowEvent
 from binlake.changes.ordered import ChangeKeys, OrderedChange, OrderedPlan, PlanOptions, RowForms
@@ -21,16 +24,27 @@ from binlake.config.target import TargetSection
 from binlake.ddl.definitions import SegmentTable, require_definition
 from binlake.errors import ConfigError
 from binlake.lake.mutations import find_touched_tables
-from binlake.lake.tables import STATEMENT
+from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.rows.schema import TableDef
-from binlake.spark_jobs.engine.engine import Engine, Keeper
-from binlake.spark_jobs.engine.inorder import OrderedRows, cut_in_order
-from binlake.spark_jobs.engine.rows import Rows
+from binlake.spark_jobs.engine.engine import Engine, Keeper, RowStore
+from binlake.spark_jobs.engine.exchange import OrderedRows, Split, cut_in_order, exchange
+from binlake.spark_jobs.engine.rows import Rows, list_window_rows, read_table
 from binlake.spark_jobs.job.context import StageContext
-from binlake.spark_jobs.tables.compacted import Compacted
-from binlake.spark_jobs.tables.held import list_mutation_parts
-from binlake.spark_jobs.tables.rendered import Rendered, write_statements
+from binlake.spark_jobs.tables.netchange import Group, NetRows, count_groups, find_groups, measure_sizes, sum_sizes
+from binlake.spark_jobs.tables.render import Renderer, find_origins, render_blocks
+from binlake.spark_jobs.tables.rendered import (
+    CHANGE_ARROW,
+    Rendered,
+    RenderGroup,
+    build_renderer,
+    derive_net_again,
+    hold_statements,
+    write_statements,
+)
+from binlake.spark_jobs.tables.sinks import list_mutation_parts, read_window_changes
+from binlake.spark_jobs.tables.sqlwindow import Compacted
 from binlake.statements import BatchLimits, StatementBatch
+from binlake.target import build_too_many_rows_error
 from binlake.target.definitions.forms import Name
 
 _ORDER = (Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ)
@@ -40,6 +54,101 @@ _PLACES = [Mutation.DB, Mutation.TABLE, Mutation.COMMIT_TS]
 _BATCHES_A_GROUP = 64
 _ALL = 1 << 62
 """Bytes of one task: all of them."""
+
+
+def render_net_statements(
+    ctx: StageContext,
+    engine: Engine,
+    given: Compacted,
+    target: TargetSection,
+    limits: BatchLimits,
+    *,
+    plain: bool,
+    leaves_out: bool,
+) -> Rendered:
+    """The statements of `change`, and the fold of its rows. Raises Permanent, SchemaError.
+
+    `leaves_out`: they may stay in memory, if all that they follow from is sealed.
+    """
+    window, bounds = given.window, given.window.bounds
+    make = partial(build_renderer, ctx.replication.name, window, target, limits, plain=plain)
+    if given.ahead is not None and given.net is not None and make(given.ahead.renderer.tables) == given.ahead.renderer:
+        _require_segments(target, given.net.sizes, bounds.window)
+        return given.ahead.rendered
+    net = given.net
+    if net is None and given.manifest.base:
+        net = derive_net_again(ctx, window, given.manifest, given.manifest.change)
+    if net is not None and net.blocks:
+        _require_segments(target, net.sizes, bounds.window)
+        return _render_blocks(ctx, engine, make(net.sizes), net, leaves_out=leaves_out)
+    with engine.open_store(ctx.paths, "convert") as store:
+        groups, sizes = _list_groups(ctx, engine, store, given)
+        _require_segments(target, sizes, bounds.window)
+        renderer = make(sizes)
+        kept = any(table.kept for table in renderer.tables.values())
+        if kept:
+            changes = read_window_changes(ctx, engine, bounds, given.manifest.merged.rows, given.merged)
+            if changes is not None:
+                renderer = replace(renderer, origins=find_origins(engine, changes, window, renderer.tables))
+        folder = None if leaves_out and not kept and not renderer.accepted else ctx.paths.locate_table(STATEMENT.name)
+        render = RenderGroup(renderer, folder, engine.build_keeper())
+        if given.net is not None and given.net.is_held:
+            # What was folded when it was written has not been read again since.
+            made = Rendered.join(engine.run(replace(render, is_folded=True), groups))
+            return replace(made, change=given.net.fold)
+        return Rendered.join(engine.run(render, groups))
+
+
+def _render_blocks(
+    ctx: StageContext, engine: Engine, renderer: Renderer, net: NetRows, *, leaves_out: bool
+) -> Rendered:
+    """The statements of the rows of a full load, from their blocks. Raises Permanent, SchemaError."""
+    groups = render_blocks(renderer, net.blocks)
+    if leaves_out and not renderer.accepted:
+        return hold_statements(groups, net.fold)
+    folder = ctx.paths.locate_table(STATEMENT.name)
+    return write_statements(renderer.window, groups, folder, engine.build_keeper(), net.fold)
+
+
+def _list_groups(
+    ctx: StageContext, engine: Engine, store: RowStore, given: Compacted
+) -> tuple[Sequence[Group], Mapping[SegmentTable, int]]:
+    """(the rows of `change` by group, their number by place): from compact in this process, else from the lake.
+
+    Rows that are not in the lake are derived again, in this process.
+    """
+    if given.net is not None:
+        return given.net.groups, given.net.sizes
+    if given.manifest.change:
+        net = derive_net_again(ctx, given.window, given.manifest, given.manifest.change)
+        return net.groups, net.sizes
+    bounds = given.window.bounds
+    groups = count_groups(given.manifest.merged.rows, ctx.measure(bounds))
+    parts = list_window_rows(ctx.paths, CHANGE, bounds.window, engine.task_bytes)
+    exchanged = exchange(engine, store, _SplitByGroup(groups), parts)
+    return list(exchanged.shares.items()), sum_sizes(exchanged.found)
+
+
+@dataclass(frozen=True)
+class _SplitByGroup:
+    groups: int
+
+    def __call__(self, rows: Rows) -> Split[dict[SegmentTable, int]]:
+        table = read_table([rows], CHANGE_ARROW)
+        return Split([(table, find_groups(table[Change.KEY], self.groups))], measure_sizes(table))
+
+
+def _require_segments(target: TargetSection, sizes: Mapping[SegmentTable, int], window: str) -> None:
+    """Check that every segment fits into one transaction. Raises Permanent before anything is sealed (hazards R-30)."""
+    if target.mode != "atomic":
+        return
+    most = target.max_segment_rows
+    rows: Counter[int] = Counter()
+    for place, count in sizes.items():
+        rows[place.segment] += count
+    for segment, count in sorted(rows.items()):
+        if count > most:
+            raise build_too_many_rows_error(window, segment, count, most)
 
 
 def render_ordered_statements(

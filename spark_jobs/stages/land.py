@@ -3,24 +3,30 @@
 Order of durability: rows in `binlog`, jobs in `schema_change`, then the seal. After a crash before the seal, the next
 attempt replaces the rows above the landed ts. A rerun after the seal verifies the digest and writes nothing (hazards
 R-03).
+
+How full the disks of pumps and lake are is recorded with a window: the pages draw it over time. To measure the lake
+means to walk through its folder, so it is done in a lake's first window, and then once in EVERY_MS of commit_ts.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import structlog
 
+from binlake import tso
 from binlake.base import rowhash
+from binlake.base.localfiles import DiskUse, measure_disk
 from binlake.ddl.ddls import build_window_schemas
 from binlake.ddl.shardlocks import Locks
 from binlake.errors import ConflictingBinlogs, ImmutableWindow, IncompleteWindow, LostRange
 from binlake.feed.state import list_begins
 from binlake.lake.continuity import LANDED_TABLES, VERSIONS, Opened, read_versions, require_all_windows
 from binlake.lake.controltables import SCHEMA_CHANGE
+from binlake.lake.paths import LakePaths
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.tables import BINLOG, MUTATION
 from binlake.lake.windowlog import WindowEvent
@@ -29,20 +35,49 @@ from binlake.spark_jobs.engine.engine import Keeper, LocalEngine
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.decoding import DecodeAhead, DecodedAhead, Decoder, MergeTask
 from binlake.spark_jobs.job.lake import ensure_tables, replace_history
-from binlake.spark_jobs.job.passed import LandedWindow
+from binlake.spark_jobs.job.pieces import LandedWindow
 from binlake.spark_jobs.job.results import BYTES, CUT
+from binlake.spark_jobs.land.binlogfiles import Landed, read_landed
 from binlake.spark_jobs.land.ddljobs import WindowJobs, fetch_jobs
-from binlake.spark_jobs.land.disks import build_disk_events
 from binlake.spark_jobs.land.pulled import NOTHING, LandedTransactions, Pulled, PumpPart
 from binlake.spark_jobs.land.pulling import pull_window
 from binlake.spark_jobs.land.pump_source import PumpPull
-from binlake.spark_jobs.tables.landed import Landed, read_landed
-from binlake.window.manifest import MemberProof, WindowManifest
+from binlake.window.events import DISK
+from binlake.window.manifest import MemberProof, OfWindow, WindowManifest
 from binlake.window.membership import RememberedMember, gather_members
 from binlake.window.plan import Member, propose_window
 from binlake.window.sourcecluster import Cluster, open_cluster
 
 log = structlog.get_logger(__name__)
+
+EVERY_MS = 300_000
+"""A lake of 100,000 files takes about a second to measure."""
+
+
+def build_disk_events(ctx: StageContext, window: OfWindow, members: Sequence[Member]) -> list[WindowEvent]:
+    """The event to record with the seal of `window`; none if it is not due or nothing is known."""
+    if not is_due(window.lo, window.hi) and ctx.windows.find_landed_ts() is not None:
+        return []
+    disks = {**_measure_lake(ctx.paths)} | {member.node_id: member.disk for member in members if member.disk.size}
+    detail = {"disks": [{"place": place, **asdict(disk)} for place, disk in disks.items()]}
+    return [WindowEvent(DISK, window.lo, window.hi, "done", run_id=ctx.run_id, detail=detail)] if disks else []
+
+
+def is_due(lo: int, hi: int) -> bool:
+    """Whether the window (lo, hi] passes a multiple of EVERY_MS."""
+    return tso.extract_physical(lo) // EVERY_MS != tso.extract_physical(hi) // EVERY_MS
+
+
+def _measure_lake(paths: LakePaths) -> Mapping[str, DiskUse]:
+    """Nothing for a lake in a store, which has no disk that could become full."""
+    if paths.local is None:
+        return {}
+    try:
+        return {"lake": measure_disk(paths.local)}
+    except OSError as error:
+        # A window must not fail because of a chart.
+        log.warning("lake_not_measured", error=str(error))
+        return {}
 
 
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
