@@ -15,8 +15,7 @@ from binlake.base.commandline import Exit
 from binlake.base.installation import explain_missing
 from binlake.base.reachability import begin_in_thread
 from binlake.config import Replication
-from binlake.config.folder import find_replications, find_replications_folder
-from binlake.config.load import load_replication
+from binlake.config.load import find_replications, find_replications_folder, load_replication
 from binlake.errors import BinlakeError, ConfigError, Transient
 from binlake.health.problem import STATES, Problem, fill_in
 from binlake.health.reading import Orchestration, read_health

@@ -11,9 +11,9 @@ from pathlib import Path
 from binlake import tso
 from binlake.cluster.placement import open_placement
 from binlake.config.feed import FeedSection
-from binlake.config.feedfiles import build_feed_path, write_feed_file
 from binlake.config.model import Replication
-from binlake.config.storage import list_storage_warnings
+from binlake.config.sidefiles import build_feed_path, write_feed_file
+from binlake.config.sinkuri import list_storage_warnings
 from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable
 from binlake.extras.changefeed.replicationfile import LoadedReplication
 from binlake.extras.changefeed.section import build_section, dump_section_keys

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from binlake.config.folder import find_replications, find_replications_folder
-from binlake.config.load import load_replication
+from binlake.config.load import find_replications, find_replications_folder, load_replication
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
 

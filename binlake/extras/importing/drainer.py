@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from binlake.config.storage import COMPRESSED
+from binlake.config.sinkuri import COMPRESSED
 from binlake.extras.importing.document import DocumentEntry
 from binlake.extras.importing.report import ImportOutcome, Note, say_notes
 

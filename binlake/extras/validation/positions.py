@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from binlake.cluster.source import StatusPort
-from binlake.config.source import SourceSection
+from binlake.config.servers import SourceSection
 from binlake.errors import BinlakeError, SourceUnavailable, WireError
 from binlake.extras.validation.proof import Positions
 from binlake.mysqlbinlog.gtid import parse_gtid_set

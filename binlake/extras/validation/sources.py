@@ -13,8 +13,7 @@ import structlog
 from binlake.base.sql import Dialect
 from binlake.changes.net import encode_row_key
 from binlake.config import Replication
-from binlake.config.target import TargetSection
-from binlake.config.validation import ValidatedSource
+from binlake.config.servers import TargetSection, ValidatedSource
 from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.extras.validation.positions import LogPosition, find_published_ts, read_feeder_positions, read_log_position
 from binlake.extras.validation.proof import Positions

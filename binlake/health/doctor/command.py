@@ -10,8 +10,7 @@ from pathlib import Path
 
 from binlake.base.commandline import Exit, add_output, add_replications, list_replications, parse_seconds
 from binlake.base.terminal import print_table
-from binlake.config.folder import find_replications_folder
-from binlake.config.load import load_replication
+from binlake.config.load import find_replications_folder, load_replication
 from binlake.errors import ConfigError
 from binlake.health.doctor.examining import Report, collect_checks, examine
 from binlake.health.doctor.hostchecks import list_host_checks

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import ConfigError, Transient
 from binlake.target.claim.aside import AsideTables, is_settled, read_aside
 from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable

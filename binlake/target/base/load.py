@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from binlake.config.model import Replication
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
 from binlake.mysqlbinlog.dumpfolder import DumpFolder, read_dump_folder
 from binlake.mysqlbinlog.dumpposition import read_dump_position

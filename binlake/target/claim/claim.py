@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import structlog
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import BinlakeError, Fenced, TargetUnavailable
 from binlake.target.claim.fence import Fence, take_fence
 from binlake.target.claim.loopback import LoopbackMarks

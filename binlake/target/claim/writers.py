@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import BinlakeError, TargetBusy, TargetUnavailable, UnknownOutcome
 from binlake.statements.literal import quote_qualified_name
 from binlake.target.claim.fence import Fence

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from binlake.base.commandline import add_output
 from binlake.config.load import load_replication
 from binlake.config.model import Replication
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 
 
 class Row(NamedTuple):

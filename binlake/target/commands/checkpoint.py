@@ -10,7 +10,7 @@ from typing import Any
 
 from binlake import tso
 from binlake.config.model import Replication
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.mysqlbinlog.dumpposition import read_dump_position
 from binlake.target.apply.position import read_open_window, read_tables_aside

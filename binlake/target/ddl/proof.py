@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.statements.literal import quote_qualified_name
 from binlake.statements.preserve import format_copy_prefix
 from binlake.target.definitions.definitions import (

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from binlake.base.sql import Dialect
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import Drift, TargetRefused
 from binlake.mysqlbinlog.definitions.descriptions import write_bytes_in_hex
 from binlake.rows.schema import TableDef

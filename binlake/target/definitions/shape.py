@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from binlake.config.target import TargetSection, TargetTable
+from binlake.config.servers import TargetSection, TargetTable
 from binlake.ddl.shapes import TableShape
 from binlake.rules.patterns import compile_drainer_pattern
 from binlake.target.definitions.forms import Name, TableForm

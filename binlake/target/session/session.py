@@ -12,7 +12,7 @@ from pymysql.constants import CLIENT
 
 from binlake.base.sql import Dialect
 from binlake.base.sqllink import SqlLink, build_tls_arguments, show_bytes_too
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import TargetRefused, TargetUnavailable, UnknownOutcome
 from binlake.statements.lenient import render_lenient
 from binlake.target.session.failures import get_error_code, translate_error

@@ -15,7 +15,7 @@ from types import FrameType
 
 import structlog
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import BinlakeError, Transient
 from binlake.target.session.session import TargetSession
 
