@@ -20,9 +20,9 @@ from binlake.ddl.definitions import (
     SegmentTable,
     WindowDefinitions,
     build_cell,
+    fold_table_name,
     is_left_to_operator,
 )
-from binlake.ddl.shapes import fold_table_name
 from binlake.dialect import tokenize_restored
 from binlake.dialect.classify import (
     find_added_columns,

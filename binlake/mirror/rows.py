@@ -27,7 +27,7 @@ from binlake.lake.columntypes import (
     parse_texts,
     select_image_column,
 )
-from binlake.mysqlbinlog.texts import UTF8, find_decoder, has_ascii, replace_missing_letters
+from binlake.mysqlbinlog.charsets import UTF8, find_decoder, has_ascii, replace_missing_letters
 from binlake.rows.codec import format_key_text
 from binlake.rows.codec.assemble import format_key_texts
 from binlake.rows.codec.casts import CastMoment, UnknownCast, cast_text, derive_cast_form, may_cut

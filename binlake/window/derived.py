@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
-from binlake.ddl.shapes import Shapes
+from binlake.ddl.definitions import Shapes
 from binlake.ddl.shardlocks import Locks
 from binlake.errors import DamagedManifest
 from binlake.window.manifest import OfWindow, format_window_name

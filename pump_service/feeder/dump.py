@@ -19,8 +19,7 @@ import pymysql
 from pymysql.constants import COMMAND
 
 from binlake.errors import BinlakeError, SourceUnavailable
-from binlake.mysqlbinlog.events.gtids import encode_mysql_set
-from binlake.mysqlbinlog.gtid import MySqlGtidSet
+from binlake.mysqlbinlog.events.gtid import MySqlGtidSet, encode_mysql_set
 from binlake.mysqlbinlog.model import Flavor
 from binlake.pump_service.feeder.logerrors import build_dump_error
 from binlake.pump_service.feeder.server import Link, ask

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from binlake.dialect.classify import read_name
 from binlake.dialect.tokens import Token, tokenize
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.definitions.changes import DefinitionChange
 from binlake.mysqlbinlog.definitions.partitions import exchange_ids
-from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames
+from binlake.mysqlbinlog.definitions.writer import DefinitionChange, JobWriter, SourceNames
 from binlake.rows.schema import Action, TableDef
 from binlake.statements.literal import quote_name, quote_qualified_name
 

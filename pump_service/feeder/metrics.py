@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from binlake.mysqlbinlog.rowimage.replaced import REPLACED
+from binlake.mysqlbinlog.charsets import REPLACED
 from binlake.pump_service.feeder.publisher import SourcePublisher
 from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
 from binlake.pump_service.feeder.worker import Worker

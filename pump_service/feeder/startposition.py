@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from binlake.errors import SourceRefused
+from binlake.mysqlbinlog.events.gtid import MariaDbGtidSet, MySqlGtidSet
 from binlake.mysqlbinlog.events.transactions import GtidOrigin
-from binlake.mysqlbinlog.gtid import MariaDbGtidSet, MySqlGtidSet
 from binlake.mysqlbinlog.model import BinlogPosition, Flavor
 from binlake.pump_service.feeder.dump import DumpRequest
 from binlake.pump_service.feeder.logerrors import (

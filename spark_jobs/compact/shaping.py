@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import closing
 
 from binlake.config.servers import TargetSection
-from binlake.ddl.shapes import Shapes, TableShape
+from binlake.ddl.definitions import Shapes, TableShape
 from binlake.rows.schema import TableDef
 from binlake.spark_jobs.tables.sinks import SinkWindow
 from binlake.target import TargetSession

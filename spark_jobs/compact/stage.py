@@ -19,11 +19,11 @@ from binlake.ddl.definitions import (
     Cell,
     LandedDdl,
     SegmentTable,
+    Shapes,
     build_cell,
     require_definition,
     use_bytewise_collations,
 )
-from binlake.ddl.shapes import Shapes
 from binlake.errors import DamagedManifest, ImmutableWindow
 from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.tables import CHANGE, STATEMENT

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from binlake.base.lakecolumns import OfSegment
-from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions, use_bytewise_collations
-from binlake.ddl.shapes import Shapes
+from binlake.ddl.definitions import LandedDdl, Segments, Shapes, WindowDefinitions, use_bytewise_collations
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.dialect import derive_bytewise_table
 from binlake.errors import IncompleteWindow, LostRange

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from binlake.ddl.shapes import Shapes
+from binlake.ddl.definitions import Shapes
 from binlake.errors import DamagedManifest
 from binlake.lake.ddls import read_landed_ddls
 from binlake.spark_jobs.job.context import StageContext

@@ -11,7 +11,7 @@ import pytest
 from ddlrun import SHAPE, DdlModel, DdlShape
 from modelerrors import Wrong
 
-from binlake.ddl import deciding, judging
+from binlake.ddl import ddls, deciding
 from binlake.ddl.definitions import RENAMED_IN, LandedDdl
 from binlake.dialect import altertable, clauses, mapping
 from binlake.dialect.conversions import AlterTable
@@ -48,19 +48,19 @@ def rows_unseen(patch: pytest.MonkeyPatch) -> None:
 
 def renamed_out_kept(patch: pytest.MonkeyPatch) -> None:
     """A table that a RENAME takes out of the filter stays, although another one gets its name."""
-    patch.setattr(judging.Judge, "_is_dropped_when_renamed_out", lambda *_: False)
+    patch.setattr(ddls.Judge, "_is_dropped_when_renamed_out", lambda *_: False)
 
 
 def renamed_in_unseen(patch: pytest.MonkeyPatch) -> None:
     """A RENAME takes a table whose rows the target lacks into the filter, and nobody is asked."""
-    judge = judging.Judge._judge_rename_across_filter
+    judge = ddls.Judge._judge_rename_across_filter
 
     def passed(*given: Any) -> LandedDdl | None:
         judged = judge(*given)
         refused = judged is not None and judged.decision == "refused"
         return replace(judged, decision="skip", reason=RENAMED_IN) if judged is not None and refused else judged
 
-    patch.setattr(judging.Judge, "_judge_rename_across_filter", passed)
+    patch.setattr(ddls.Judge, "_judge_rename_across_filter", passed)
 
 
 def always_utc(patch: pytest.MonkeyPatch) -> None:

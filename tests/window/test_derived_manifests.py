@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlake.ddl.shapes import Shapes, TableShape
+from binlake.ddl.definitions import Shapes, TableShape
 from binlake.errors import DamagedManifest
 from binlake.window.derived import CompactManifest, Merged, MergeManifest, require_manifest_of
 from binlake.window.manifest import ApplyManifest

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from binlake.base.sql import Dialect
 from binlake.config.model import Replication
 from binlake.config.servers import TargetSection, TargetTable
-from binlake.ddl.shapes import TableShape
+from binlake.ddl.definitions import TableShape
 from binlake.ddl.targets import TargetTables
 from binlake.dialect import derive_bytewise_table, has_target_collation
 from binlake.rows.schema import TableDef

@@ -14,8 +14,7 @@ from pathlib import Path
 from binlake.config.model import Replication
 from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
-from binlake.mysqlbinlog.dumpfolder import DumpFolder, read_dump_folder
-from binlake.mysqlbinlog.dumpposition import read_dump_position
+from binlake.mysqlbinlog.dumpfolder import DumpFolder, read_dump_folder, read_dump_position
 from binlake.rules import Rules
 from binlake.statements.literal import quote_qualified_name
 from binlake.target.apply.apply import apply_window

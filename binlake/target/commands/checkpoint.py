@@ -12,7 +12,7 @@ from binlake import tso
 from binlake.config.model import Replication
 from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError
-from binlake.mysqlbinlog.dumpposition import read_dump_position
+from binlake.mysqlbinlog.dumpfolder import read_dump_position
 from binlake.target.apply.position import read_open_window, read_tables_aside
 from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable, StoredCheckpoint
 from binlake.target.claim.claim import open_claimed_transaction

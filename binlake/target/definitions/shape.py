@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from binlake.config.servers import TargetSection, TargetTable
-from binlake.ddl.shapes import TableShape
+from binlake.ddl.definitions import TableShape
 from binlake.rules.patterns import compile_drainer_pattern
 from binlake.target.definitions.forms import Name, TableForm
 from binlake.target.definitions.structure import StructureDifference, compare_structures, find_shared_identity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from binlake.errors import Transient
-from binlake.mysqlbinlog.gtid import parse_gtid_set
+from binlake.mysqlbinlog.events.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import BinlogPosition, Flavor, SourceTransaction
 from binlake.pump_service.feeder.parts import ReadUpTo
 

@@ -7,8 +7,8 @@ from contextlib import closing
 from typing import NamedTuple
 
 from binlake.errors import SourceUnavailable
-from binlake.mysqlbinlog.definitions.changes import DefinitionChange
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
+from binlake.mysqlbinlog.definitions.writer import DefinitionChange
 from binlake.mysqlbinlog.model import BinlogPosition
 from binlake.pump_service.feeder.publisher import Outgoing, PublishedDdl
 from binlake.pump_service.feeder.server import derive_flavor

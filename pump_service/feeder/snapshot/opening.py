@@ -15,7 +15,7 @@ from pymysql import err
 from pymysql.constants import ER
 
 from binlake.errors import SourceRefused
-from binlake.mysqlbinlog.gtid import parse_gtid_set
+from binlake.mysqlbinlog.events.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import BinlogPosition, Flavor
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.pump_service.feeder.server import Link, ask, read_log_end

@@ -13,8 +13,7 @@ from support.tableinfo import table_info_of
 from support.windows import target_of
 
 from binlake.config.servers import TargetTable
-from binlake.ddl.definitions import LandedDdl
-from binlake.ddl.shapes import Shapes, TableShape
+from binlake.ddl.definitions import LandedDdl, Shapes, TableShape
 from binlake.rows.schema import DbInfo, RowIdentity, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.state import DdlSide

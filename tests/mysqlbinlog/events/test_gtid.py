@@ -7,8 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlake.errors import WireError
-from binlake.mysqlbinlog.events.gtids import decode_mysql_set, encode_mysql_set
-from binlake.mysqlbinlog.gtid import MariaDbGtidSet, MySqlGtidSet, parse_gtid_set
+from binlake.mysqlbinlog.events.gtid import (
+    MariaDbGtidSet,
+    MySqlGtidSet,
+    decode_mysql_set,
+    encode_mysql_set,
+    parse_gtid_set,
+)
 from binlake.mysqlbinlog.model import Flavor
 
 _A = "11111111-2222-3333-4444-555555555555"
