@@ -29,10 +29,10 @@ from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, group_into_bloc
 from binlake.mysqlbinlog.tablerows.rowtexts import select_columns
 from binlake.mysqlbinlog.tablerows.textrows import query_rows
 from binlake.pump_service.feeder.server import Link, ask
+from binlake.pump_service.feeder.snapshot.control import Throttle
 from binlake.pump_service.feeder.snapshot.opening import SourceSnapshots
 from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
 from binlake.pump_service.feeder.snapshot.structures import count_moves, read_create_text
-from binlake.pump_service.feeder.snapshot.throttle import Throttle
 from binlake.rows.schema import TableDef
 from binlake.statements.literal import quote_qualified_name
 
