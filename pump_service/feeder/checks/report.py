@@ -1,11 +1,10 @@
-"""All checks of a feeder's sources and its tracker, their output, and the feeder's part of `binlake doctor`."""
+"""All checks of a feeder's sources and its tracker, and their output."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import pymysql
@@ -13,20 +12,15 @@ import pymysql
 from binlake.base.sql import Dialect
 from binlake.base.terminal import print_table
 from binlake.errors import BinlakeError
-from binlake.health.doctor.clocks import check_skew, measure_skew_s
-from binlake.health.doctor.hostchecks import check_disk
-from binlake.health.doctor.model import Check, DoctorLine, Patient, Verdict
 from binlake.mysqlbinlog.definitions.descriptions import SCRATCH_PREFIX
 from binlake.pump_service.feeder.checks.servers import CheckFinding, ServerFacts, check_address, judge, read_facts
 from binlake.pump_service.feeder.checks.tables import TableFacts, check_tables, check_together, read_table_facts
 from binlake.pump_service.feeder.server import Address, Link, ask, connect, format_address
-from binlake.pump_service.feeder.settings import FeederFile, SourceFile, TrackerSection, read_settings
+from binlake.pump_service.feeder.settings import FeederFile, SourceFile, TrackerSection
 
 _Subject = tuple[str, str]
 """Source (or "tracker", or "all"), server."""
-
 Report = list[tuple[_Subject, CheckFinding]]
-_VERDICTS: dict[str, Verdict] = {"ok": "ok", "warn": "warning", "fail": "failure"}
 
 
 def run_checks(settings: FeederFile) -> Report:
@@ -127,47 +121,3 @@ def _check_create_privilege(link: Link) -> Iterator[CheckFinding]:
     finally:
         with suppress(pymysql.err.Error):  # it was not created, or the finding above says why
             ask(link, f"DROP DATABASE IF EXISTS `{scratch}`")
-
-
-def list_checks(patient: Patient) -> list[Check]:
-    """The checks of the feeder whose file is named."""
-    if patient.feeder is None:
-        text = "no feeder.toml is named: the source's servers are not asked"
-        finding = DoctorLine("feeder", "not applicable", text, "--feeder FILE, on the feeder's host")
-        return [Check("feeder", "feeder", lambda: [finding])]
-    return [Check("feeder", "feeder", partial(_check_servers, patient)), *_list_more(patient)]
-
-
-def _list_more(patient: Patient) -> list[Check]:
-    return [
-        Check("feeder", "clocks", partial(_check_clocks, patient)),
-        Check("disks", "feeder", lambda: [check_disk("feeder", _read(patient).data_dir, "data-dir in feeder.toml")]),
-    ]
-
-
-def _read(patient: Patient) -> FeederFile:
-    assert patient.feeder is not None
-    return read_settings(patient.feeder)
-
-
-def _check_servers(patient: Patient) -> Iterator[DoctorLine]:
-    """As `binlake feeder check`."""
-    for (source, server), one in run_checks(_read(patient)):
-        where = " ".join(word for word in (source, server) if word)
-        yield DoctorLine(one.check, _VERDICTS[one.verdict], f"{where}: {one.found}", one.remedy)
-
-
-def _check_clocks(patient: Patient) -> Iterator[DoctorLine]:
-    for source in _read(patient).source:
-        yield _check_clock(source)
-
-
-def _check_clock(source: SourceFile) -> DoctorLine:
-    with closing(connect(source, source.servers[0])) as link:
-        return check_skew(
-            "clock", measure_skew_s(partial(_read_clock, link)), f"{source.name} at {format_address(source.servers[0])}"
-        )
-
-
-def _read_clock(link: Link) -> float:
-    return float(ask(link, "SELECT UNIX_TIMESTAMP(NOW(6))")[0][0])
