@@ -20,10 +20,10 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from history_load import BASE, SPAN_MS, build_mutations, compute_step, cut_by_day
 
-from binlake.lake.dataset import open_dataset
+from binlake.lake.mutations import commit_day, match_commit_ts, match_keys, match_table, read_changes
+from binlake.lake.opentable import open_dataset
 from binlake.lake.parts import write_parts
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import commit_day, match_commit_ts, match_keys, match_table, read_changes
 from binlake.lake.tables import MUTATION
 from binlake.spark_jobs.commands.maintain import lay_out, list_days
 from binlake.spark_jobs.engine.engine import LocalEngine

@@ -35,10 +35,11 @@ from history_load import (
 )
 
 from binlake.lake.control import ControlTable
+from binlake.lake.controltables import WINDOW
+from binlake.lake.mutations import RowVersion, read_changes
 from binlake.lake.parts import TablePart
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import RowVersion, read_changes
-from binlake.lake.tables import BINLOG, MUTATION, WINDOW, LakeTable
+from binlake.lake.tables import BINLOG, MUTATION, LakeTable
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.mirror import MirrorState, MirrorVersions
 from binlake.mirror.replica import Replica

@@ -25,11 +25,8 @@ from binlake.ddl.targets import Naming, TargetTables
 from binlake.errors import LostRange, SchemaError
 from binlake.lake.continuity import require_all_windows
 from binlake.lake.damage import name_damage
-from binlake.lake.dataset import open_dataset
 from binlake.lake.ddls import read_landed_ddls
-from binlake.lake.opentable import open_version
-from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import (
+from binlake.lake.mutations import (
     Row,
     RowVersion,
     build_key_texts,
@@ -38,8 +35,10 @@ from binlake.lake.rowhistory import (
     match_table,
     read_changes,
 )
+from binlake.lake.opentable import open_dataset, open_version
+from binlake.lake.paths import LakePaths
 from binlake.lake.seek import Slice, TimeBudget, find_newest
-from binlake.lake.shardlocks import read_locks, read_target_tables_at
+from binlake.lake.sharedtargets import read_locks, read_target_tables_at
 from binlake.lake.transactions import LandedTransaction, find_transaction
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.rows import read_mirror_texts

@@ -18,8 +18,8 @@ from binlake.base.lakecolumns import Mirror
 from binlake.changes.net import NetChange, compute_net_changes
 from binlake.ddl.definitions import derive_key_defaults
 from binlake.errors import LostRange, OutOfTime
-from binlake.lake.dataset import FEW_REQUESTS
-from binlake.lake.rowhistory import Row, match_table
+from binlake.lake.mutations import Row, match_table
+from binlake.lake.opentable import FEW_REQUESTS
 from binlake.lake.seek import TimeBudget, find_at_most
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.rows import read_mirror_texts

@@ -1,4 +1,9 @@
-"""Writes the decision on one DDL as a row of the table `ddl`: text, names and definitions."""
+"""Writes the decision on one DDL as a row of the table `ddl`: text, names and definitions.
+
+Names are spelled as the source's definitions spell them (`Spelling`), whatever letter case a statement or a job uses:
+TiDB compares names case-insensitively, and its jobs have them in lower case, but a target on Linux distinguishes
+`Users` from `users`.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,11 @@ from dataclasses import dataclass, replace
 
 from binlake.ddl.definitions import LandedDdl
 from binlake.ddl.joined import Conflict, join_tables
-from binlake.ddl.shards import describe_lacks
-from binlake.ddl.spelling import Spelling
-from binlake.ddl.targets import Naming, rename_database
+from binlake.ddl.targets import Name, Naming, describe_lacks, rename_database
 from binlake.dialect import KnownNames, find_session_db, needs_standard, put_target_names, standardize_text
 from binlake.dialect.classify import classify
 from binlake.errors import SchemaError
-from binlake.rows.schema import Action, DdlJob, TableDef
+from binlake.rows.schema import Action, DdlJob, SchemaState, TableDef
 from binlake.rows.schema.forms import fold_name, fold_pair
 from binlake.rows.schema.state import DdlSide
 from binlake.statements.literal import quote_qualified_name
@@ -30,6 +33,48 @@ _JOIN = (
     " its tables"
 )
 DATABASE_ACTIONS = frozenset({Action.CREATE_SCHEMA, Action.DROP_SCHEMA, Action.SCHEMA_CHARSET, Action.RECOVER_SCHEMA})
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """The names that a DDL may use: those of the schemas `before` and `after` it. `naming` maps them to the target's.
+
+    Implements `binlake.dialect.StatementNames`.
+    """
+
+    before: SchemaState
+    after: SchemaState
+    naming: Naming
+
+    def spell_source_table(self, db: str, table: str, *, new: bool = False) -> Name:
+        """(db, table) at the source. A `new` or unknown table is spelled as in the statement."""
+        known = None if new else self.before.find(db, table) or self.after.find(db, table)
+        return (known.db, known.name) if known is not None else (self.spell_source_database(db), table)
+
+    def spell_source_database(self, db: str) -> str:
+        """The database at the source."""
+        known = self.before.find_database(db) or self.after.find_database(db)
+        return db if known is None else known.name
+
+    def map_table(self, db: str, table: str, *, new: bool = False) -> Name:
+        """(db, table) at the target. Raises ConfigError."""
+        return self.naming.map_table(*self.spell_source_table(db, table, new=new))
+
+    def map_database(self, db: str) -> str:
+        """The database at the target. Raises ConfigError."""
+        return self.naming.map_database(self.spell_source_database(db))
+
+    def collect_known(self) -> KnownNames:
+        """All names and texts that a DDL may use."""
+        states = (self.before, self.after)
+        databases = [db.name for state in states for db in state.list_databases()]
+        return KnownNames.of(databases, [table for state in states for table in state.list_tables()])
+
+    def spell_job_table(self, db: str, table: str, touched: tuple[TableDef, ...]) -> Name:
+        """The spelled names of a job. A rename's job has the new database and the old table, so match either way."""
+        exact = next((each for each in touched if fold_pair((each.db, each.name)) == fold_pair((db, table))), None)
+        named = exact or next((each for each in touched if fold_name(each.name) == fold_name(table)), None)
+        return self.spell_source_database(db), named.name if named else table
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from binlake.errors import BinlakeError, ConfigError
 from binlake.feed.protocols import format_of
 from binlake.feed.registry import SchemaRegistry
 from binlake.lake.paths import LakePaths
-from binlake.lake.shardlocks import read_target_tables_at
+from binlake.lake.sharedtargets import read_target_tables_at
 from binlake.lake.windowlog import WindowLog
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t

@@ -22,8 +22,7 @@ from binlake.errors import ImmutableWindow
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import ORDER
 from binlake.feed.position import ChangePosition
-from binlake.lake.dataset import open_dataset
-from binlake.lake.opentable import open_known
+from binlake.lake.opentable import open_dataset, open_known
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MESSAGE, build_message_table
 

@@ -16,11 +16,11 @@ from binlake.base.lakecolumns import BaseChunk
 from binlake.base.rowhash import Fold
 from binlake.errors import DamagedManifest
 from binlake.lake.control import ControlTable
+from binlake.lake.controltables import BASE_CHUNK
 from binlake.lake.parts import TablePart
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import BASE_CHUNK
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.window.eventrow import EventRow
+from binlake.window.events import EventRow
 
 STAGE = "base"
 _FACTS = ("schema_version", "chunk_rows", "tables", "rows_estimated")

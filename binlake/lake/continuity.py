@@ -19,11 +19,12 @@ from types import MappingProxyType
 from deltalake.exceptions import TableNotFoundError
 
 from binlake.errors import LostRange
+from binlake.lake.controltables import SCHEMA_CHANGE
 from binlake.lake.opentable import KnownTable, is_last_version, open_known
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import BINLOG, SCHEMA_CHANGE, LakeTable
+from binlake.lake.tables import BINLOG, LakeTable
 from binlake.lake.windowlog import WindowLog
-from binlake.window.eventrow import EventRow
+from binlake.window.events import EventRow
 from binlake.window.manifest import format_window_name
 
 LANDED_TABLES = (BINLOG, SCHEMA_CHANGE)

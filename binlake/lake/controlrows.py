@@ -2,11 +2,15 @@
 
 Rule: a file of a Delta table never changes, so its cached rows are valid as long as a version names it. A stage queries
 its control tables about sixty times, and without the cache each query read up to 64 files of one row.
+
+In an object store, one object beside the table has the rows of its small files, for processes that have read none. Its
+rows are right however old it is; files that it does not have are read one by one.
 """
 
 from __future__ import annotations
 
 import heapq
+import io
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,13 +24,47 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.acero as acero
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
-from binlake.lake.dataset import open_dataset, open_table_files
-from binlake.lake.objects import read_object
-from binlake.lake.opentable import KnownTable
-from binlake.lake.smallrows import fetch_small_rows
+from binlake.lake.objects import find_object, put_object, read_object
+from binlake.lake.opentable import KnownTable, open_dataset, open_table_files
 from binlake.lake.storetable import StoreTable
+
+_NAME = "_rows/small.parquet"
+_FILE = "_file"
+_MOST_BYTES = 4 << 20
+"""Of the rows in memory: more are not stored again and again."""
+
+
+def store_small_rows(path: str, files: Mapping[str, pa.Table]) -> None:
+    """Store the rows of these files of the table at `path` in one request, unless they are many.
+
+    Raises BinlakeError.
+    """
+    if not files or sum(rows.nbytes for rows in files.values()) > _MOST_BYTES:
+        return
+    named = [rows.append_column(_FILE, pa.repeat(pa.scalar(file), rows.num_rows)) for file, rows in files.items()]
+    sink = io.BytesIO()
+    pq.write_table(pa.concat_tables(named), sink, compression="zstd", store_schema=False)
+    put_object(path, _NAME, sink.getvalue())
+
+
+def fetch_small_rows(path: str, schema: pa.Schema) -> dict[str, pa.Table]:
+    """The stored rows by file, with the columns of `schema`; none if others were stored. Raises BinlakeError."""
+    content = find_object(path, _NAME)
+    if content is None:
+        return {}
+    stored = pq.read_table(pa.BufferReader(content))
+    if stored.schema.names != [*schema.names, _FILE]:
+        return {}
+    files = stored.column(_FILE)
+    return {
+        file: stored.filter(pc.equal(files, file)).select(schema.names).cast(schema)
+        for file in pc.unique(files).to_pylist()
+    }
+
 
 SMALL_BYTES = 64 << 10
 """Files up to this size are cached in memory: some hundred events."""

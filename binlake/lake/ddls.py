@@ -13,8 +13,7 @@ from binlake import tso
 from binlake.base.lakecolumns import Ddl, Statement
 from binlake.ddl.definitions import LandedDdl
 from binlake.lake.damage import name_damage
-from binlake.lake.dataset import open_dataset
-from binlake.lake.opentable import open_once
+from binlake.lake.opentable import open_dataset, open_once
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import DDL, STATEMENT, LakeTable
 from binlake.rows.schema.forms import fold_name

@@ -28,7 +28,7 @@ from binlake.errors import BinlakeError, LeaseHeld, Transient
 from binlake.lake.objects import translate_errors
 
 if TYPE_CHECKING:
-    from binlake.lake.providers import Objects
+    from binlake.lake.access import Objects
 
 log = structlog.get_logger(__name__)
 

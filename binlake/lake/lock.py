@@ -17,12 +17,13 @@ from pathlib import Path
 from deltalake import CommitProperties, Transaction
 
 from binlake.errors import LeaseHeld
+from binlake.lake.controltables import MIRROR_HEAD, MIRROR_VERSION, PUMP_MEMBER, SCHEMA_SNAPSHOT
 from binlake.lake.lease import find_lease_holder, hold_lease, require_leases
 from binlake.lake.objects import open_objects
 from binlake.lake.opentable import is_table, open_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.store import list_folders
-from binlake.lake.tables import MIRROR_HEAD, MIRROR_VERSION, PUMP_MEMBER, SCHEMA_SNAPSHOT, build_message_table
+from binlake.lake.tables import build_message_table
 from binlake.pipeline import BY_NAME, FEED, STAGES
 
 _ALSO_WRITES = {

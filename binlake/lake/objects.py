@@ -12,12 +12,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from binlake.errors import Transient
-from binlake.lake.access import Access, Keys, find_access, is_remote
+from binlake.lake.access import Access, Keys, find_access, find_provider, is_remote
 from binlake.lake.damage import describe_storage_text, translate_object_store_error
-from binlake.lake.providers import find_provider
 
 if TYPE_CHECKING:
-    from binlake.lake.providers import Objects
+    from binlake.lake.access import Objects
 
 _RETRY_S = 60.0
 

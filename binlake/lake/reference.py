@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from binlake.lake.tables import CONTROL_TABLES, STAGE_TABLES, LakeTable
+from binlake.lake.controltables import CONTROL_TABLES
+from binlake.lake.tables import STAGE_TABLES, LakeTable
 
-BEGIN = "<!-- tables: written by `make docs` from binlake/lake/tables.py -->"
+BEGIN = "<!-- tables: written by `make docs` from binlake/lake/tables.py and controltables.py -->"
 END = "<!-- end of tables -->"
 
 

@@ -18,8 +18,8 @@ import pyarrow.dataset as ds
 
 from binlake.base.lakecolumns import SchemaChange, SchemaSnapshot
 from binlake.lake.control import ControlTable
+from binlake.lake.controltables import SCHEMA_CHANGE, SCHEMA_SNAPSHOT
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import SCHEMA_CHANGE, SCHEMA_SNAPSHOT
 from binlake.rows.schema import DdlJob, SchemaState
 from binlake.rows.schema.state import JobSpool
 

@@ -19,10 +19,9 @@ from deltalake.exceptions import TableNotFoundError
 
 from binlake.base.lakecolumns import Mutation
 from binlake.lake.damage import name_damage
-from binlake.lake.dataset import open_dataset
-from binlake.lake.opentable import open_once
+from binlake.lake.mutations import CHANGE_COLUMNS, RowVersion, build_row_versions, match_commit_ts
+from binlake.lake.opentable import open_dataset, open_once
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import CHANGE_COLUMNS, RowVersion, build_row_versions, match_commit_ts
 from binlake.lake.tables import MUTATION
 
 _FILES_AT_ONCE = 8

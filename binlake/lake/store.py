@@ -12,8 +12,7 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 from deltalake import PostCommitHookProperties
 
-from binlake.lake.access import find_access, is_remote, locate_below
-from binlake.lake.providers import find_provider
+from binlake.lake.access import find_access, find_provider, is_remote, locate_below
 
 _CLEAN_EVERY = 50
 """Versions of a table in a store between two looks for the expired part of its log."""

@@ -1,4 +1,4 @@
-"""Tries what a lake asks of an object store, before the first window does: for `config check` and `doctor`.
+"""Tries what a lake asks of an object store, before the first window does: for `binlake config check` and `doctor`.
 
 One small object is written below the lake's folder, and deleted: put, conditional puts that must be refused and one
 that must not, list, delete.
@@ -6,21 +6,23 @@ that must not, list, delete.
 
 from __future__ import annotations
 
+import argparse
 import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from binlake.cluster.control import config
+from binlake.config.model import Replication
 from binlake.errors import BinlakeError, ConfigError, Permanent, Transient
-from binlake.lake.access import find_access
+from binlake.lake.access import find_access, find_provider, is_remote
 from binlake.lake.damage import describe_storage_text
 from binlake.lake.objects import open_objects
 from binlake.lake.paths import LakePaths
-from binlake.lake.providers import find_provider
 
 if TYPE_CHECKING:
-    from binlake.lake.providers import Objects
+    from binlake.lake.access import Objects
 
 _RETRY_S = 5.0
 _CONDITIONAL = "use a store, or a version of it, with conditional writes; AWS S3 and Azure have them"
@@ -149,3 +151,15 @@ def _describe(error: Exception) -> str:
 
 def _locate(paths: LakePaths) -> dict[str, str]:
     return {"lake": paths.root, "endpoint": find_access(paths.root).endpoint or find_provider(paths.root).title}
+
+
+class LakeConfigCommand(config.SourceConfigCommand):
+    """Check a replication file and, of a lake in an object store, the store; or print the reference of all keys."""
+
+    def check(self, args: argparse.Namespace) -> Replication:
+        """The replication of the checked file. Raises ConfigError, and what trying the store raises."""
+        replication = super().check(args)
+        paths = LakePaths.of(replication)
+        if is_remote(paths.root):
+            try_store(paths)
+        return replication

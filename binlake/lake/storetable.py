@@ -3,8 +3,9 @@
 Rule: a commit is one put of the next file of the log, on the condition that there is none, as delta-rs commits; the
 file is what Delta's protocol says. delta-rs itself asks the store six times for each commit (it lists the log before
 and after, and reads twice what it wrote), and reads a checkpoint in eleven parts. So its questions about files go to a
-copy of the log, which has each commit that this process has made or found. It commits itself what needs more than
-adding and removing files.
+copy of the log (the last checkpoint and the commits after it), which has each commit that this process has made or
+found. The files of a log never change, so it is as good as the log up to its version; it is for this process, and
+deleted at its end. delta-rs commits itself what needs more than adding and removing files.
 
 Newer commits are looked for by getting the next file of the log. None is looked for while this process holds the lock
 under which alone the table is written, and nobody else has held that since the last look.
@@ -12,26 +13,172 @@ under which alone the table is written, and nobody else has held that since the 
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
+import re
+import shutil
+import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import structlog
 from deltalake import DeltaTable, Metadata, Schema
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.table import ProtocolVersions
 
 from binlake.base.process import read_clock_s
-from binlake.errors import Transient
+from binlake.errors import LostRange, Transient
 from binlake.lake.lease import find_term, require_leases
-from binlake.lake.logcopy import LogCopy, name_commit
-from binlake.lake.objects import create_object, find_object
+from binlake.lake.objects import create_object, find_object, list_objects, put_object, read_object
+
+_THREADS = 8
+_MOST_COMMITS = 256
+_LOG = "_delta_log"
+_LAST = f"{_LOG}/_last_checkpoint"
+_FILE = re.compile(r"_delta_log/(\d{20})\.(json|checkpoint\.parquet)")
+_PREFIX = "binlake-log-"
+
+
+class LogCopy:
+    """The copy in `folder` of the log of the table at `path`."""
+
+    def __init__(self, path: str, folder: Path) -> None:
+        self._path, self._folder, self._pid = path, folder, os.getpid()
+        self._table = DeltaTable(str(folder))
+        self._since = self.version
+        self._texts: dict[int, bytes] = {}
+        weakref.finalize(self, _delete_own, folder, self._pid)
+
+    @classmethod
+    def fetch(cls, path: str) -> LogCopy:
+        """Copy the log of the table at `path`: two requests, and one for each file.
+
+        Raises TableNotFoundError, LostRange, BinlakeError.
+        """
+        last = find_object(path, _LAST)
+        after = "" if last is None else f"{_LOG}/{json.loads(last)['version']:020}"
+        files = {name: (int(found[1]), found[2]) for name in list_objects(path, _LOG, after)
+                 if (found := _FILE.fullmatch(name))}  # fmt: skip
+        checkpoint = max((version for version, kind in files.values() if kind != "json"), default=-1)
+        if not files:
+            raise TableNotFoundError(path)
+        wanted = [name for name, (version, kind) in files.items()
+                  if version > checkpoint or (version == checkpoint and kind != "json")]  # fmt: skip
+        _require_all(path, checkpoint, (files[name][0] for name in wanted))
+        folder = Path(tempfile.mkdtemp(dir=_find_folder()))
+        (folder / _LOG).mkdir()
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for name, content in zip(wanted, pool.map(lambda one: read_object(path, one), wanted), strict=True):
+                (folder / name).write_bytes(content)
+        return cls(path, folder)
+
+    @property
+    def version(self) -> int:
+        """The version of the copy."""
+        return int(self._table.version())
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it has so many commits after its checkpoint that a new copy is better than to follow further."""
+        return self.version - self._since > _MOST_COMMITS
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process made it, not one that this one was forked from, which may delete it."""
+        return self._pid == os.getpid()
+
+    def keep(self, version: int, text: bytes) -> None:
+        """Keep the commit of `version`, so that it is not read again."""
+        self._texts[version] = text
+
+    def follow(self, version: int) -> DeltaTable:
+        """The copy at `version`. Commits that were not kept are read. Raises BinlakeError."""
+        if self.version < version:
+            for number in range(self.version + 1, version + 1):
+                text = self._texts.pop(number, None)
+                content = read_object(self._path, name_commit(number)) if text is None else text
+                (self._folder / name_commit(number)).write_bytes(content)
+            self._texts.clear()
+            self._table.update_incremental()
+        return self._table
+
+    def write_checkpoint(self) -> None:
+        """Write a checkpoint of the copy's version to the table's log, in two requests."""
+        self._table.create_checkpoint()
+        version = self.version
+        name = f"{_LOG}/{version:020}.checkpoint.parquet"
+        put_object(self._path, name, (self._folder / name).read_bytes())
+        put_object(self._path, _LAST, (self._folder / _LAST).read_bytes())
+        self._since = version
+        for file in (self._folder / _LOG).iterdir():
+            found = _FILE.fullmatch(f"{_LOG}/{file.name}")
+            if found and int(found[1]) < version:
+                file.unlink()
+
+
+def name_commit(version: int) -> str:
+    """The file of the commit of `version`, below the table's folder."""
+    return f"{_LOG}/{version:020}.json"
+
+
+def _require_all(path: str, checkpoint: int, versions: Iterable[int]) -> None:
+    """Require all commits after the checkpoint, or from the first one. Raises LostRange."""
+    found = sorted({*versions, checkpoint})
+    missing = next((version for version in range(checkpoint, found[-1]) if version not in found), None)
+    if missing is not None:
+        raise LostRange(
+            f"a file of the log of the lake's table `{path.rsplit('/', 1)[-1]}` is missing",
+            where={"file": f"{path}/{name_commit(missing)}"},
+            hint="restore it from a copy",
+        )
+
+
+_lock = threading.Lock()
+_folders: dict[int, Path] = {}
+
+
+def _find_folder() -> Path:
+    """The folder for this process's copies; those of processes that have ended are deleted."""
+    with _lock:
+        pid = os.getpid()
+        if pid not in _folders:
+            _delete_left()
+            _folders[pid] = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{pid}-"))
+            atexit.register(_delete_own, _folders[pid], pid)
+        return _folders[pid]
+
+
+def _delete_own(folder: Path, pid: int) -> None:
+    if os.getpid() == pid:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _delete_left() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        process = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if process.isdecimal() and not _is_alive(int(process)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # another user's
+    return True
+
 
 log = structlog.get_logger(__name__)
 

@@ -21,9 +21,8 @@ import structlog
 from deltalake.exceptions import CommitFailedError
 
 from binlake.errors import Transient
-from binlake.lake.controlrows import SMALL_BYTES, ControlRows, read_control_rows, remember_files
+from binlake.lake.controlrows import SMALL_BYTES, ControlRows, read_control_rows, remember_files, store_small_rows
 from binlake.lake.objects import create_object
-from binlake.lake.smallrows import store_small_rows
 from binlake.lake.storetable import Action, StoreTable, build_add, build_remove
 from binlake.lake.tables import LakeTable
 

@@ -17,18 +17,17 @@ from binlake import tso
 from binlake.base.lakecolumns import Binlog
 from binlake.ddl.definitions import LandedDdl
 from binlake.errors import OutOfTime
-from binlake.lake import skips
+from binlake.lake import skipped
 from binlake.lake.damage import name_damage
-from binlake.lake.dataset import open_dataset
 from binlake.lake.ddls import read_landed_ddls
-from binlake.lake.opentable import KnownTable, open_once
+from binlake.lake.mutations import RowVersion, commit_day
+from binlake.lake.opentable import KnownTable, open_dataset, open_once
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import RowVersion, commit_day
 from binlake.lake.seek import TimeBudget, read_changes_of_transaction
 from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import ENDED, name_task
-from binlake.window.eventrow import EventRow
+from binlake.window.events import EventRow
 from binlake.window.manifest import format_window_name
 
 _HEAD = (Binlog.COMMIT_TS, Binlog.START_TS, Binlog.KIND, Binlog.SCHEMA_VERSION, Binlog.PUMP)
@@ -111,8 +110,8 @@ class LandedTransaction:
         if self.total or self.ddls:
             return ""
         stages = {passage.stage for passage in self.passages}
-        if skips.STAGE in stages:
-            return f"left out by {skips.RULE}"
+        if skipped.SKIP in stages:
+            return f"left out by {skipped.RULE}"
         return (
             "the filters drop all of its row changes"
             if "merge" in stages

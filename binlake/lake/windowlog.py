@@ -19,11 +19,11 @@ import pyarrow.dataset as ds
 from binlake.base.lakecolumns import Window
 from binlake.errors import ImmutableWindow
 from binlake.lake.control import ControlTable
+from binlake.lake.controltables import WINDOW
 from binlake.lake.opentable import count_others
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import WINDOW
 from binlake.pipeline import ENDED
-from binlake.window.eventrow import EventRow
+from binlake.window.events import EventRow
 from binlake.window.manifest import ApplyManifest, OfWindow, WindowManifest
 
 _WITHOUT_MANIFEST = tuple(name for name in WINDOW.list_column_names() if name != Window.MANIFEST)

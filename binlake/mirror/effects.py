@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from binlake.ddl.definitions import EVENTS, LandedDdl, is_left_to_operator
-from binlake.ddl.shapes import fold_table_name
+from binlake.ddl.definitions import EVENTS, LandedDdl, fold_table_name, is_left_to_operator
 from binlake.dialect import tokenize_restored
 from binlake.dialect.classify import (
     find_added_columns,

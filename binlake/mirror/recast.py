@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from binlake.dialect.families import converts_as_tidb
 from binlake.dialect.givenvalues import is_made_up
-from binlake.mysqlbinlog.texts import UTF8, find_decoder, has_ascii, replace_missing_letters
+from binlake.mysqlbinlog.charsets import UTF8, find_decoder, has_ascii, replace_missing_letters
 from binlake.rows.codec.casts import CastMoment, UnknownCast, cast_text, derive_cast_form, may_cut
 from binlake.rows.codec.encode import format_zero
 from binlake.rows.schema import ColumnInfo

@@ -22,13 +22,10 @@ from binlake.errors import LostRange
 from binlake.lake.access import is_remote
 from binlake.lake.columntypes import build_schema
 from binlake.lake.continuity import require_not_restored
-from binlake.lake.dataset import open_dataset
-from binlake.lake.localcommit import build_transaction
 from binlake.lake.lock import build_commit_properties
-from binlake.lake.opentable import load_table, open_table
+from binlake.lake.opentable import load_table, open_dataset, open_table
 from binlake.lake.store import build_delta_options, choose_hooks
-from binlake.mirror.presentkeys import has_key, iterate_present_keys
-from binlake.mirror.rewriting import ADDED, may_rewrite, replace_rows
+from binlake.mirror.rewriting import ADDED, build_transaction, has_key, iterate_present_keys, may_rewrite, replace_rows
 from binlake.mirror.rows import Reshaper, build_image_rows, select_images
 from binlake.rows.schema import TableDef
 from binlake.statements.literal import quote_name

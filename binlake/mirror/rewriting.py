@@ -1,18 +1,23 @@
 """Replaces rows of a keyed mirror on a local disk: the files that have them are written anew without them, by Arrow.
 
 It does what a MERGE of delta-rs does, in one commit, for two fifths of the CPU: keys are looked up in a hash table
-instead of joined, and only a row group is in memory at a time. A file that has none of the rows stays.
+instead of joined, and only a row group is in memory at a time. A file that has none of the rows stays. Which keys have
+rows is found by reading only the keys, of the files that may have one: a file is left out only if its statistics say
+so.
 
-Rule: a commit is the next file of the log, put in place only if there is none, as delta-rs commits. What Delta's
-protocol asks besides of a writer of newer tables is delta-rs's to do: `may_rewrite`.
+Rule: a commit is the next file of the log, put in place (linked to its name) only if there is none, as delta-rs
+commits. So of two writers of a version one is refused. What Delta's protocol asks besides of a writer of newer tables
+is delta-rs's to do: `may_rewrite`.
 """
 
 from __future__ import annotations
 
 import os
+import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -23,16 +28,106 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+import structlog
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from binlake.base.lakecolumns import Mirror
 from binlake.lake.access import is_remote
-from binlake.lake.dataset import open_dataset
-from binlake.lake.filestats import describe_file
-from binlake.lake.localcommit import commit_actions
-from binlake.lake.storetable import Action, build_add, build_remove
-from binlake.mirror.presentkeys import KeyMatch, match_keys
+from binlake.lake.opentable import open_dataset
+from binlake.lake.parts import describe_file
+from binlake.lake.storetable import Action, build_add, build_remove, format_commit
+
+
+@dataclass(frozen=True)
+class KeyMatch:
+    """A file in full: the `keys` of its rows, their `places` among the keys looked for (-1: none), and another column
+    of whole numbers."""
+
+    file: ds.Fragment
+    keys: pa.Array
+    places: npt.NDArray[np.int32]
+    also: npt.NDArray[np.int64]
+
+
+def has_key(table: DeltaTable, keys: pa.ChunkedArray | pa.Array) -> bool:
+    """Whether a row of `table` has one of `keys` (texts of `_rowkey`). Raises OSError."""
+    return next(iterate_present_keys(table, keys), None) is not None
+
+
+def iterate_present_keys(table: DeltaTable, keys: pa.ChunkedArray | pa.Array) -> Iterator[pa.Array]:
+    """Those of `keys` that rows of `table` have, some at a time and at least one. Raises OSError."""
+    wanted = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
+    if (fragments := _find_fragments(data := open_dataset(table), wanted)) is None:
+        return
+    for file in fragments:
+        for batch in file.to_batches(schema=data.schema, columns=[Mirror.ROWKEY], batch_readahead=2):
+            # delta-rs leaves views of texts in files that it rewrites.
+            own = batch.column(0).cast(wanted.type)
+            if len(found := own.filter(pc.is_in(own, value_set=wanted))):
+                yield found
+
+
+def match_keys(data: ds.Dataset, keys: pa.Array, also: str, passed: Collection[str] = ()) -> Iterator[KeyMatch]:
+    """Each file of a mirror that may have rows with one of `keys`, with the column `also`.
+
+    Files with the names `passed` are left out. Raises OSError.
+    """
+    for file in _find_fragments(data, keys) or ():
+        if file.path in passed:
+            continue
+        rows = file.to_table(schema=data.schema, columns=[Mirror.ROWKEY, also])
+        own = rows[Mirror.ROWKEY].cast(keys.type).combine_chunks()
+        places = pc.fill_null(pc.index_in(own, value_set=keys), -1)
+        yield KeyMatch(file, own, np.asarray(places), np.asarray(rows[also]))
+
+
+def _find_fragments(data: ds.Dataset, keys: pa.Array) -> Iterator[ds.Fragment] | None:
+    """The files whose statistics do not exclude all `keys`; None if there are no keys."""
+    ends = pc.min_max(keys).as_py()
+    if ends["min"] is None:
+        return None
+    column = ds.field(Mirror.ROWKEY)
+    found: Iterator[ds.Fragment] = data.get_fragments((column >= ends["min"]) & (column <= ends["max"]))
+    return found
+
+
+log = structlog.get_logger(__name__)
+
+_CHECKPOINT_EVERY = 50
+"""Commits between two checkpoints, if the table has no such property."""
+
+
+def commit_actions(path: str, table: DeltaTable, actions: Sequence[Action], about: Mapping[str, Any]) -> None:
+    """Commit `actions` to `table` at `path` as the version after its own, with `about` as the commit's information.
+
+    `table` is at that version afterwards. Raises CommitFailedError if there is one already, OSError.
+    """
+    version = table.version() + 1
+    folder = Path(path) / "_delta_log"
+    own = folder / f"_commit_{uuid.uuid4()}.json.tmp"
+    try:
+        own.write_bytes(format_commit(actions, about))
+        os.link(own, folder / f"{version:020}.json")
+    except FileExistsError as error:
+        raise CommitFailedError(f"version {version} of {path} was committed by another process") from error
+    finally:
+        own.unlink(missing_ok=True)
+    table.update_incremental()
+    interval = int(table.metadata().configuration.get("delta.checkpointInterval") or _CHECKPOINT_EVERY)
+    if (version + 1) % interval == 0:
+        try:
+            table.create_checkpoint()
+            table.cleanup_metadata()
+        except (DeltaError, OSError) as error:
+            # What was committed is there; without a checkpoint, the log is read further back.
+            log.warning("checkpoint_not_written", table=path, error=str(error))
+
+
+def build_transaction(app: str, version: int) -> Action:
+    """The action that records `version` as the position of the application `app`."""
+    return {"txn": {"appId": app, "version": version, "lastUpdated": int(time.time() * 1000)}}
+
 
 ADDED = "binlake.added"
 """In a commit: it only adds rows, with keys that no row had."""

@@ -10,8 +10,8 @@ import pyarrow.dataset as ds
 from binlake.base.lakecolumns import MirrorHead
 from binlake.base.lakecolumns import MirrorVersion as Columns
 from binlake.lake.control import ControlTable
+from binlake.lake.controltables import MIRROR_HEAD, MIRROR_VERSION
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import MIRROR_HEAD, MIRROR_VERSION
 
 IN_PART = "known in part: what it held when this lake began to follow it is not known, unless it was changed since"
 """Why a table is inexact that existed before the lake, until it is emptied or created again (R-34)."""

@@ -18,8 +18,8 @@ import httpx
 from binlake import tso
 from binlake.cluster.placement import EtcdClient
 from binlake.lake.control import ControlTable
+from binlake.lake.controltables import WINDOW
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import WINDOW
 from binlake.window.manifest import WindowManifest
 from deploy.local.airflow import Airflow
 from deploy.local.chromium import BrowserPage, Chromium

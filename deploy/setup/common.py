@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LOCAL = REPOSITORY / ".local"
+STAMP = ".binlake-lock"
+"""The file of an installation that has the digest of the lock that it follows."""
 # Debian's folders for server programs, which are not on an ordinary user's PATH.
 _SERVER_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
@@ -64,6 +67,20 @@ def stage_folder(target: Path) -> Iterator[Path]:
         if target.exists():
             shutil.rmtree(target)
         tree.rename(target)
+
+
+def install_by_lock(name: str, root: Path, lock: Path, fill: Callable[[Path], None]) -> None:
+    """Make sure that `root` has what `fill` puts into an empty folder, for this content of the file `lock`.
+
+    The folder is renamed afterwards. Raises SetupError.
+    """
+    wanted, stamp = hashlib.sha256(lock.read_bytes()).hexdigest(), root / STAMP
+    with hold_install_lock(name):
+        if not stamp.exists() or stamp.read_text() != wanted:
+            say(name, f"installing into {root}")
+            with stage_folder(root) as tree:
+                fill(tree)
+                (tree / STAMP).write_text(wanted)
 
 
 def say(name: str, text: str) -> None:

@@ -12,11 +12,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from deploy.setup.common import LOCAL, REPOSITORY, SetupError, hold_install_lock, run, run_installer, say
+from deploy.setup.common import LOCAL, REPOSITORY, STAMP, SetupError, hold_install_lock, run, run_installer, say
 
 TOOLS = LOCAL / "tools"
 VENV = REPOSITORY / ".venv"
-_STAMP = VENV / ".binlake-lock"
+_STAMP = VENV / STAMP
 _PYTHONS = (sys.executable, "python3.11", "/usr/bin/python3.11")
 _WANTED = "3.11"
 

@@ -14,11 +14,10 @@ from dataclasses import replace
 
 from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.cascades import Cascade, build_cascade_guard
-from binlake.mysqlbinlog.definitions.changes import DefinitionChange
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription
 from binlake.mysqlbinlog.definitions.statements import split_ddl
 from binlake.mysqlbinlog.definitions.tablemaps import check_table_map, is_sequence
-from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames, build_name_clash_error
+from binlake.mysqlbinlog.definitions.writer import DefinitionChange, JobWriter, SourceNames, build_name_clash_error
 from binlake.mysqlbinlog.model import Flavor, LoggedStatement, TableMap
 from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.mysqlbinlog.tablerows.link import Name

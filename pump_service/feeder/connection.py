@@ -14,8 +14,8 @@ import pymysql
 import structlog
 
 from binlake.errors import LostRange, SourceUnavailable
+from binlake.mysqlbinlog.events.query import Xid
 from binlake.mysqlbinlog.events.transactions import GtidOrigin, TransactionReader
-from binlake.mysqlbinlog.events.xa import Xid
 from binlake.mysqlbinlog.model import BinlogPosition, Flavor, RowsEvent, SourceTransaction
 from binlake.pump_service.feeder.dump import Dump, DumpRequest, LogStart, find_start, read_identity
 from binlake.pump_service.feeder.server import (

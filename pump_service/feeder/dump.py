@@ -21,9 +21,8 @@ import pymysql
 from pymysql.constants import COMMAND
 
 from binlake.errors import BinlakeError, SourceRefused, SourceUnavailable
-from binlake.mysqlbinlog.events.gtids import encode_mysql_set
+from binlake.mysqlbinlog.events.gtid import MariaDbGtidSet, MySqlGtidSet, encode_mysql_set
 from binlake.mysqlbinlog.events.transactions import GtidOrigin
-from binlake.mysqlbinlog.gtid import MariaDbGtidSet, MySqlGtidSet
 from binlake.mysqlbinlog.model import BinlogPosition, Flavor
 from binlake.pump_service.feeder.server import Link, ask, read_log_files
 from binlake.pump_service.feeder.sourceerrors import (

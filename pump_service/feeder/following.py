@@ -12,7 +12,7 @@ from binlake.dialect.classify import DdlKind
 from binlake.dialect.tokens import Token, tokenize
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.alters import standardize_specs
-from binlake.mysqlbinlog.definitions.changes import DefinitionChange
+from binlake.mysqlbinlog.definitions.clausetexts import drop_sequence_defaults, refuse_unlogged_rows
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription
 from binlake.mysqlbinlog.definitions.online import (
     KEY,
@@ -25,11 +25,10 @@ from binlake.mysqlbinlog.definitions.online import (
     names_table,
 )
 from binlake.mysqlbinlog.definitions.partitions import add_partitions, find_truncated_partitions
-from binlake.mysqlbinlog.definitions.standalone import drop_sequence_defaults
 from binlake.mysqlbinlog.definitions.statements import SingleStatement, build_single_alter, drop_table
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, build_table_info, with_origin_defaults
-from binlake.mysqlbinlog.definitions.unlogged import refuse_unlogged_rows
 from binlake.mysqlbinlog.definitions.writer import (
+    DefinitionChange,
     JobWriter,
     SourceNames,
     build_database_info,

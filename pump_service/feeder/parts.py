@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from binlake.mysqlbinlog.definitions.changes import DefinitionChange
+from binlake.mysqlbinlog.definitions.writer import DefinitionChange
 from binlake.mysqlbinlog.model import BinlogPosition, LoggedStatement, SourceTransaction, TableMap
 from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.pump_service.feeder.journal import FeederJournal

@@ -11,7 +11,7 @@ from pymysql.cursors import DictCursor
 
 from binlake.base.sqllink import SqlLink, build_tls_arguments, is_tls_refusal, show_bytes_too
 from binlake.errors import SourceRefused, SourceUnavailable
-from binlake.mysqlbinlog.gtid import parse_gtid_set
+from binlake.mysqlbinlog.events.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import BinlogPosition, Flavor
 from binlake.mysqlbinlog.tablerows.link import Link, ask
 from binlake.pump_service.feeder.settings import ServerSection, TrackerSection

@@ -21,8 +21,8 @@ from binlake import tso
 from binlake.cluster.placement import EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import ClientOptions, PumpClient
 from binlake.errors import BinlakeError, Fenced, SharedFailure, SourceUnavailable
+from binlake.mysqlbinlog.charsets import REPLACED
 from binlake.mysqlbinlog.model import Flavor
-from binlake.mysqlbinlog.rowimage.replaced import REPLACED
 from binlake.pump_service.feeder.catalog import Catalog, SourceNames
 from binlake.pump_service.feeder.checks.servers import describe_hidden
 from binlake.pump_service.feeder.connection import open_log

@@ -21,7 +21,7 @@ from binlake.config.load import resolve_server
 from binlake.config.problems import find_plain_password
 from binlake.config.reference import render_model
 from binlake.errors import ConfigError
-from binlake.mysqlbinlog.rowimage.charsets import InvalidText
+from binlake.mysqlbinlog.charsets import InvalidText
 from binlake.rpc import Tls
 from binlake.rules.tables import BlockAllow
 

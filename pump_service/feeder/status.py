@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from binlake.mysqlbinlog.rowimage.replaced import REPLACED
+from binlake.mysqlbinlog.charsets import REPLACED
 from binlake.pump_service.feeder.journal import FeederJournal, ReadPosition
 from binlake.pump_service.feeder.publisher import SourcePublisher, read_key
 from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress

@@ -26,11 +26,10 @@ from binlake.mysqlbinlog.cascades import (
     read_foreign_keys,
     trace_cascades,
 )
-from binlake.mysqlbinlog.definitions.changes import DefinitionChange, read_source
 from binlake.mysqlbinlog.definitions.descriptions import TableDescription
 from binlake.mysqlbinlog.definitions.partitions import exchange_ids
 from binlake.mysqlbinlog.definitions.statements import SingleStatement
-from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames
+from binlake.mysqlbinlog.definitions.writer import DefinitionChange, JobWriter, SourceNames, read_source
 from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema.forms import Json, fold_name, fold_pair
 from binlake.statements.literal import quote_name, quote_qualified_name

@@ -18,7 +18,7 @@ import structlog
 
 from binlake.base.process import give_memory_back
 from binlake.errors import BinlakeError, SchemaError, SharedFailure, SourceUnavailable
-from binlake.mysqlbinlog.definitions.changes import DefinitionChange
+from binlake.mysqlbinlog.definitions.writer import DefinitionChange
 from binlake.mysqlbinlog.model import BinlogPosition, LoggedStatement, SourceTransaction
 from binlake.mysqlbinlog.rowimage import encode_transactions
 from binlake.mysqlbinlog.rowimage.transactions import Guard

@@ -227,7 +227,7 @@ def _end_the_process(args: threading.ExceptHookArgs) -> None:
 def _forget_pump(args: argparse.Namespace) -> int:
     # A pump has no lake and reads no replication, so this is imported only when the command is called.
     from binlake.config import load_replication
-    from binlake.lake.forget import forget
+    from binlake.lake.members import forget
     from binlake.lake.paths import LakePaths
 
     replication = load_replication(args.replication, secrets=False)

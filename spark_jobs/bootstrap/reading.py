@@ -20,10 +20,9 @@ from binlake.lake.baseload import LoadedRange
 from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG, parse_schema
 from binlake.mysqlbinlog.rowimage.transactions import encode_inserts
-from binlake.mysqlbinlog.tablerows.link import Link
+from binlake.mysqlbinlog.tablerows.link import Link, query_rows
 from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, group_into_blocks
 from binlake.mysqlbinlog.tablerows.rowtexts import select_columns
-from binlake.mysqlbinlog.tablerows.textrows import query_rows
 from binlake.rows.codec.encode import encode_commit_binlog
 from binlake.spark_jobs.bootstrap.ranges import BootstrapRange
 from binlake.spark_jobs.tables.landed import DIGEST_COLUMNS

@@ -19,8 +19,8 @@ from binlake.base.commandline import Exit, add_output
 from binlake.base.terminal import escape_invisible, format_value, print_table, show_progress
 from binlake.config import load_replication
 from binlake.errors import ConfigError
+from binlake.lake.mutations import RowVersion
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import RowVersion
 from binlake.lake.transactions import LandedTransaction, Passages
 from binlake.lake.windowlog import WindowLog
 from binlake.rules import Rules

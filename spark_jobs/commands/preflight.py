@@ -25,13 +25,13 @@ from binlake.ddl.targets import Naming, TargetTables
 from binlake.feed.checks import FeedReport, check_tables, find_connection_problems, read_landed_tables
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.shardlocks import read_target_tables_at
+from binlake.lake.sharedtargets import read_target_tables_at
 from binlake.lake.windowlog import WindowLog
 from binlake.rows.schema import SchemaState
 from binlake.rules import Rules
-from binlake.spark_jobs.job.cluster import Cluster, open_cluster
 from binlake.target import read_checkpoint_ts
 from binlake.target.apply.preflight import TableReport, build_reports, list_tables
+from binlake.window.sourcecluster import Cluster, open_cluster
 
 _NO_TABLE = (
     "nothing was compared: no table is selected by the filters, or the source has none yet. A feeder knows a server's"

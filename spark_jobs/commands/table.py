@@ -16,19 +16,19 @@ from binlake.base.commandline import Exit, add_output
 from binlake.config import Replication, load_replication
 from binlake.ddl.targets import Naming
 from binlake.errors import ConfigError
-from binlake.lake.aside import record_return, record_set_aside
 from binlake.lake.paths import LakePaths
-from binlake.lake.shardlocks import read_target_tables_at
+from binlake.lake.sharedtargets import read_target_tables_at
+from binlake.lake.targetevents import record_set_aside, record_table_return
 from binlake.lake.windowlog import WindowLog
-from binlake.repair.backfill.tableback import bring_table_back
-from binlake.repair.verify.tables import Name, read_cluster_id
+from binlake.repair.lakeside import Name, read_cluster_id
+from binlake.repair.tableback import bring_table_back
 from binlake.rules import Rules
 from binlake.spark_jobs.commands.verify import repair_lineage
 from binlake.spark_jobs.job.arguments import add_job, add_wait
 from binlake.spark_jobs.job.outcomes import run_and_report, show_results
 from binlake.spark_jobs.job.results import StageResult
 from binlake.target.apply.position import read_checkpoint_ts, read_tables_aside
-from binlake.target.claim.aside import AsideTable
+from binlake.target.claim.checkpoint import AsideTable
 from binlake.target.commands.setaside import set_aside
 
 
@@ -125,7 +125,7 @@ def _bring_back(replication: Replication, args: argparse.Namespace) -> StageResu
     detail = {"table": f"{table.db}.{table.table}", "keys": done.keys, "different": done.different}
     detail |= ways
     run_id = args.run_id or f"back-{uuid.uuid4().hex[:12]}"
-    record_return(WindowLog(LakePaths.of(replication)), table.since, done.commit_ts, done.rows, run_id, detail)
+    record_table_return(WindowLog(LakePaths.of(replication)), table.since, done.commit_ts, done.rows, run_id, detail)
     result = StageResult("aside", "back", table.since, done.commit_ts, done.rows, detail=detail)
     return replace(result, detail=detail | repair_lineage(done))
 

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from contextlib import closing
 
 from binlake.config.target import TargetSection
-from binlake.ddl.shapes import Shapes, TableShape
+from binlake.ddl.definitions import Shapes, TableShape
 from binlake.rows.schema import TableDef
 from binlake.spark_jobs.tables.sinks import SinkWindow
 from binlake.target import TargetSession
 from binlake.target.definitions.definitions import expect_tables, read_definitions
 from binlake.target.definitions.forms import Name
-from binlake.target.definitions.shape import derive_shape, find_option
+from binlake.target.definitions.structure import derive_shape, find_option
 
 
 def read_shapes(target: TargetSection, window: SinkWindow, touched: Iterable[Name]) -> Shapes:

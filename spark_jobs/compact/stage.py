@@ -19,15 +19,15 @@ from binlake.ddl.definitions import (
     Cell,
     LandedDdl,
     SegmentTable,
+    Shapes,
     build_cell,
     require_definition,
     use_bytewise_collations,
 )
-from binlake.ddl.shapes import Shapes
 from binlake.errors import DamagedManifest, ImmutableWindow
 from binlake.lake.ddls import read_landed_ddls
-from binlake.lake.moved import record_return
 from binlake.lake.tables import CHANGE, STATEMENT
+from binlake.lake.targetevents import record_position_return
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.spark_jobs.compact.shaping import may_differ, read_shapes
@@ -63,9 +63,8 @@ from binlake.spark_jobs.tables.sinks import (
 )
 from binlake.statements import BatchLimits
 from binlake.target import TargetPosition
-from binlake.target.claim.aside import is_aside, may_pass_refused
-from binlake.window import waitingddl
-from binlake.window.cuts import find_end_before_refused, require_outside_ddl, require_pinned_cuts
+from binlake.target.claim.checkpoint import is_aside, may_pass_refused
+from binlake.window.cuts import build_waiting_detail, find_end_before_refused, require_outside_ddl, require_pinned_cuts
 from binlake.window.derived import CompactManifest, Merged
 from binlake.window.manifest import ApplyManifest
 
@@ -82,7 +81,7 @@ def run(ctx: StageContext, bounds: Bounds, given: MergedWindow | DerivedAhead | 
     """
     target = ctx.replication.require_sql_target(hint="add a section [target], or do not run compact")
     position = read_target_position(ctx, bounds)
-    record_return(ctx.windows, position.commit_ts, ctx.run_id)
+    record_position_return(ctx.windows, position.commit_ts, ctx.run_id)
     if isinstance(given, DerivedAhead):
         if (given.merged.bounds, given.position) == (bounds, position):
             return given.result
@@ -362,7 +361,7 @@ def _find_waiting_ddl(
     if window.hi >= hi:
         return {}
     end, refused = _end_before_refused(ctx, window.lo, hi, target, position)
-    return waitingddl.build_detail(refused, target.db_type) if refused is not None and end == window.hi else {}
+    return build_waiting_detail(refused, target.db_type) if refused is not None and end == window.hi else {}
 
 
 def _end_before_refused(

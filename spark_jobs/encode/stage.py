@@ -33,10 +33,9 @@ from binlake.feed.state import (
     require_in_lake,
 )
 from binlake.feed.waiting import list_waiting_windows, matches_section
-from binlake.lake.dataset import open_dataset
 from binlake.lake.ddls import find_last_ddls
 from binlake.lake.mutations import find_touched_tables
-from binlake.lake.opentable import open_known
+from binlake.lake.opentable import open_dataset, open_known
 from binlake.lake.tables import build_message_table
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import name_feed_lock, name_feed_sink

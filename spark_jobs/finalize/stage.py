@@ -17,9 +17,8 @@ from pyarrow.lib import ArrowException
 from binlake.config.target import TargetSection
 from binlake.ddl.targets import Naming
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
-from binlake.lake.aside import record_set_aside
 from binlake.lake.damage import describe_storage_text
-from binlake.lake.duetables import DUE, read_due_tables, record_due_tables
+from binlake.lake.targetevents import DUE, read_due_tables, record_due_tables, record_set_aside
 from binlake.lake.windowlog import WindowEvent
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lineage import Sources, WindowLineage, build_target_column_lister
@@ -29,7 +28,7 @@ from binlake.spark_jobs.tables.pinned import name_target, read_target_position
 from binlake.spark_jobs.tables.sinks import SinkWindow, find_tables_at_end, read_sql_window
 from binlake.spark_jobs.tables.statements import LakeStatements, read_statements
 from binlake.target import apply_window
-from binlake.target.claim.loopback import LoopbackMarks
+from binlake.target.claim.writers import LoopbackMarks
 from binlake.target.relay import RelayLog
 from binlake.window.cuts import require_pinned_cuts
 from binlake.window.manifest import ApplyManifest

@@ -12,8 +12,8 @@ from binlake.base.process import CPU, give_memory_back
 from binlake.base.spans import Values
 from binlake.errors import LeaseHeld
 from binlake.feed.state import read_progress, read_state, record_feed_error, record_resume
-from binlake.lake.duetables import DUE
 from binlake.lake.failures import record_failure
+from binlake.lake.targetevents import DUE
 from binlake.pipeline import name_feed_sink
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.failures import translate_errors
@@ -120,7 +120,7 @@ def compare_after_apply(ctx: StageContext, result: StageResult) -> StageResult:
     if not result.detail.get(DUE):
         return result
     # Imported late: few windows have such a DDL, and comparing needs many modules.
-    from binlake.repair.verify.afterddl import compare_due_tables
+    from binlake.repair.afterddl import compare_due_tables
 
     outcomes = compare_due_tables(ctx.replication, ctx.windows, result.hi, ctx.run_id)
     if not outcomes:

@@ -24,11 +24,10 @@ from binlake.ddl.injected import add_injections
 from binlake.ddl.shardlocks import Locks
 from binlake.errors import ImmutableWindow
 from binlake.lake.continuity import VERSIONS, Opened, read_versions, require_all_windows
-from binlake.lake.injections import record_late_injections
+from binlake.lake.mutations import read_rows
 from binlake.lake.payloads import PayloadRange
-from binlake.lake.rowhistory import read_rows
-from binlake.lake.shardlocks import read_locks_at, read_resolutions, require_nothing_waits
-from binlake.lake.skips import record_skips
+from binlake.lake.sharedtargets import read_locks_at, read_resolutions, require_nothing_waits
+from binlake.lake.skipped import record_late_injections, record_skips
 from binlake.lake.tables import BINLOG, DDL, MUTATION, parse_schema
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME

@@ -21,7 +21,7 @@ from binlake.ddl.definitions import SegmentTable
 from binlake.ddl.targets import Naming
 from binlake.lake.columntypes import list_delta_columns
 from binlake.lake.continuity import VERSIONS, read_versions, require_all_windows
-from binlake.lake.tables import MIRROR_VERSION
+from binlake.lake.controltables import MIRROR_VERSION
 from binlake.lake.windowlog import WindowEvent
 from binlake.mirror import ComponentPlan, MirroredRows, MirrorPlan, MirrorVersions, apply_component, plan_mirrors
 from binlake.mirror.apply import CHUNK_BYTES, LARGE_CHUNK_BYTES

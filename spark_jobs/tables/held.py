@@ -20,7 +20,7 @@ from binlake.ddl.definitions import SegmentTable
 from binlake.ddl.heldrows import ReleasedRange, apply_holds, find_released_ranges
 from binlake.ddl.shardlocks import Hold
 from binlake.lake.mutations import count_touched_tables
-from binlake.lake.shardlocks import read_locks
+from binlake.lake.sharedtargets import read_locks
 from binlake.lake.tables import MUTATION
 from binlake.spark_jobs.engine.engine import Engine
 from binlake.spark_jobs.engine.lakerows import list_history_rows

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from binlake.base import rowhash
 from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict, CheckpointMoved, ImmutableWindow, LostRange
-from binlake.lake.moved import record_moves
+from binlake.lake.targetevents import record_moves
 from binlake.spark_jobs.engine.engine import Engine
 from binlake.spark_jobs.engine.rows import Rows
 from binlake.spark_jobs.job.context import Bounds, StageContext

@@ -21,17 +21,16 @@ from binlake.changes.net.arrivals import History
 from binlake.config.target import TargetSection
 from binlake.ddl.shardlocks import Hold
 from binlake.errors import SchemaError
-from binlake.lake.keyowners import KeyOwner, find_key_owners
-from binlake.lake.shardlocks import read_locks
+from binlake.lake.sharedtargets import KeyOwner, find_key_owners, read_locks
 from binlake.mirror.replica import Replica
 from binlake.rows.schema import TableDef
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.tables.pinned import find_next_start, read_target_position
 from binlake.spark_jobs.tables.sinks import SinkWindow, read_target_tables
 from binlake.target import TargetPosition, TargetSession
-from binlake.target.apply.presence import find_present_keys
+from binlake.target.apply.batches import find_present_keys
+from binlake.target.definitions.definitions import moves_rows
 from binlake.target.definitions.forms import Name
-from binlake.target.definitions.remainingrows import moves_rows
 
 log = structlog.get_logger(__name__)
 

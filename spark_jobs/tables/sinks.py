@@ -7,20 +7,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from binlake.base.lakecolumns import OfSegment
-from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions, use_bytewise_collations
-from binlake.ddl.shapes import Shapes
+from binlake.ddl.definitions import LandedDdl, Segments, Shapes, WindowDefinitions, use_bytewise_collations
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.dialect import derive_bytewise_table
 from binlake.errors import IncompleteWindow, LostRange
 from binlake.lake.continuity import require_windows
 from binlake.lake.ddls import read_landed_ddls
-from binlake.lake.shardlocks import read_target_tables_at
+from binlake.lake.sharedtargets import read_target_tables_at
 from binlake.rows.schema import TableDef
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.passed import MergedWindow
 from binlake.spark_jobs.tables.unsealed import parse_merged
 from binlake.window.derived import Merged, MergeManifest, read_manifest_of
-from binlake.window.eventrow import EventRow
+from binlake.window.events import EventRow
 from binlake.window.manifest import format_window_name
 
 

@@ -12,8 +12,8 @@ from history_load import (
     cut_by_day,
 )
 
+from binlake.lake.mutations import match_keys, match_table, read_changes
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import match_keys, match_table, read_changes
 from binlake.lake.seek import TimeBudget, find_newest
 from binlake.lake.tables import BINLOG, MUTATION, parse_schema
 from binlake.spark_jobs.commands.maintain import write_clustered

@@ -6,8 +6,7 @@ import pytest
 from support.workload import Workload, integer, text
 from test_judging import SHARDS, logged, rules, two_shards
 
-from binlake.ddl.shards import UnlikeShards, find_unlike_shards
-from binlake.ddl.targets import Naming, TargetTables
+from binlake.ddl.targets import Naming, TargetTables, UnlikeShards, find_unlike_shards
 from binlake.rows.schema import SchemaState
 
 

@@ -14,7 +14,7 @@ from binlake.ddl.definitions import LandedDdl
 from binlake.dialect import map_ddl
 from binlake.dialect.definedclauses import put_stored_bounds
 from binlake.dialect.tokens import render, tokenize
-from binlake.lake.rowhistory import match_definitions
+from binlake.lake.mutations import match_definitions
 from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl
 from binlake.rows.schema.forms import fold_name
 from binlake.rules import Rules

@@ -9,8 +9,8 @@ import pytest
 from support.tabledefs import Json, col, table
 
 from binlake.ddl.joined import Conflict
+from binlake.ddl.pessimistic import find_unreadable_column, keeps_rows_readable, require_one_fill
 from binlake.ddl.shardlocks import OPEN, Hold
-from binlake.ddl.steprows import find_unreadable_column, keeps_rows_readable, require_one_fill
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 

@@ -22,7 +22,7 @@ from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 
 from binlake.cli import run
 from binlake.lake.paths import LakePaths
-from binlake.mysqlbinlog.rowimage.replaced import REPLACED
+from binlake.mysqlbinlog.charsets import REPLACED
 from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.publisher import Stopped
 from binlake.pump_service.feeder.snapshot.chunkwriter import ChunkWriter

@@ -37,13 +37,13 @@ from test_e2e_window import expected, run, set_up, some_changes, tables_of, toml
 from binlake.audit.audit import Audit
 from binlake.base.lakecolumns import Window
 from binlake.errors import Transient
-from binlake.lake import controlrows, lease, opentable, providers
+from binlake.lake import access, controlrows, lease, opentable
 from binlake.lake.control import COMPACT_EVERY, TIDY_EVERY
+from binlake.lake.controltables import MIRROR_VERSION, PUMP_MEMBER, SCHEMA_CHANGE, SCHEMA_SNAPSHOT, WINDOW
+from binlake.lake.mutations import RowVersion
 from binlake.lake.objects import list_objects
-from binlake.lake.rowhistory import RowVersion
 from binlake.lake.storetable import StoreTable, look_once
-from binlake.lake.tables import MIRROR_VERSION, PUMP_MEMBER, SCHEMA_CHANGE, SCHEMA_SNAPSHOT, WINDOW
-from binlake.repair.verify.run import VerifyOptions, verify
+from binlake.repair.verify import VerifyOptions, verify
 from binlake.rules import Rules
 from binlake.spark_jobs.commands.maintain import maintain
 from binlake.spark_jobs.job.context import StageContext
@@ -239,7 +239,7 @@ def test_a_pages_first_request_takes_few_requests(
     """Of a server that has not read the lake before, with 50,000 windows of history."""
     from starlette.datastructures import QueryParams
 
-    from binlake.health.reading import Orchestration
+    from binlake.health.survey import Orchestration
     from binlake_airflow.pages import orchestration
     from binlake_airflow.pages.request import PageRequest
     from binlake_airflow.pages.views import PAGES, answer_of_one_moment
@@ -403,7 +403,7 @@ def test_a_store_that_stops_answering_in_a_window_is_a_clear_error_and_the_next_
 ) -> None:
     monkeypatch.setattr(lease, "LEASE_S", 2.0)
     monkeypatch.setattr(lease, "RENEW_S", 0.3)
-    monkeypatch.setattr(providers, "_DELTA_RETRIES", {"max_retries": "1", "retry_timeout": "1s"})
+    monkeypatch.setattr(access, "_DELTA_RETRIES", {"max_retries": "1", "retry_timeout": "1s"})
     set_up(source.workload)
     some_changes(source.workload, 3)
     with FlakyProxy(s3.port) as proxy:

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from binlake.lake.dataset import open_dataset
+from binlake.lake.opentable import open_dataset
 
 _READ = """
 import sys
 from deltalake import DeltaTable
-from binlake.lake.dataset import open_dataset
+from binlake.lake.opentable import open_dataset
 print(open_dataset(DeltaTable(sys.argv[1])).to_table().num_rows)
 """
 

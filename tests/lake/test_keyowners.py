@@ -13,8 +13,8 @@ from deltalake import write_deltalake
 from binlake import tso
 from binlake.config.model import LakeSection, Replication
 from binlake.ddl.shardlocks import Hold
-from binlake.lake.keyowners import KeyOwner, find_key_owners
 from binlake.lake.paths import LakePaths
+from binlake.lake.sharedtargets import KeyOwner, find_key_owners
 from binlake.lake.tables import MUTATION, parse_schema
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema.forms import build_table_json

@@ -8,9 +8,9 @@ import pytest
 
 from binlake.base import lakecolumns
 from binlake.changes.net.columns import NET
-from binlake.lake import tables
+from binlake.lake import controltables, tables
 from binlake.rows.codec import MUTATION_SCHEMA
-from binlake.window.eventrow import EventRow
+from binlake.window.events import EventRow
 
 COLUMNS = {
     tables.BINLOG: lakecolumns.Binlog,
@@ -18,15 +18,15 @@ COLUMNS = {
     tables.DDL: lakecolumns.Ddl,
     tables.CHANGE: lakecolumns.Change,
     tables.STATEMENT: lakecolumns.Statement,
-    tables.WINDOW: lakecolumns.Window,
-    tables.PUMP_MEMBER: lakecolumns.PumpMember,
-    tables.SCHEMA_CHANGE: lakecolumns.SchemaChange,
-    tables.SCHEMA_SNAPSHOT: lakecolumns.SchemaSnapshot,
-    tables.MIRROR_VERSION: lakecolumns.MirrorVersion,
-    tables.MIRROR_HEAD: lakecolumns.MirrorHead,
-    tables.VERIFY: lakecolumns.Verify,
-    tables.VALIDATION: lakecolumns.Validation,
-    tables.BASE_CHUNK: lakecolumns.BaseChunk,
+    controltables.WINDOW: lakecolumns.Window,
+    controltables.PUMP_MEMBER: lakecolumns.PumpMember,
+    controltables.SCHEMA_CHANGE: lakecolumns.SchemaChange,
+    controltables.SCHEMA_SNAPSHOT: lakecolumns.SchemaSnapshot,
+    controltables.MIRROR_VERSION: lakecolumns.MirrorVersion,
+    controltables.MIRROR_HEAD: lakecolumns.MirrorHead,
+    controltables.VERIFY: lakecolumns.Verify,
+    controltables.VALIDATION: lakecolumns.Validation,
+    controltables.BASE_CHUNK: lakecolumns.BaseChunk,
 }
 
 
@@ -37,7 +37,7 @@ def names(columns: type) -> set[str]:
 
 
 def test_every_table_is_listed() -> None:
-    assert set(COLUMNS) == {*tables.STAGE_TABLES, *tables.CONTROL_TABLES}
+    assert set(COLUMNS) == {*tables.STAGE_TABLES, *controltables.CONTROL_TABLES}
 
 
 @pytest.mark.parametrize(("table", "columns"), COLUMNS.items(), ids=lambda value: getattr(value, "name", ""))
@@ -48,4 +48,4 @@ def test_names_equal_those_of_the_table(table: tables.LakeTable, columns: type) 
 def test_rows_in_memory_have_the_columns_of_their_table() -> None:
     assert MUTATION_SCHEMA.names == tables.MUTATION.list_column_names()
     assert set(NET.names) == set(tables.CHANGE.list_column_names()) - {lakecolumns.Change.WINDOW}
-    assert set(EventRow.__annotations__) == set(tables.WINDOW.list_column_names())
+    assert set(EventRow.__annotations__) == set(controltables.WINDOW.list_column_names())

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from binlake.config import Replication
 from binlake.dialect.replacement import Injection
-from binlake.lake.injections import record_late_injections
 from binlake.lake.paths import LakePaths
+from binlake.lake.skipped import record_late_injections
 from binlake.lake.windowlog import WindowLog
 
 

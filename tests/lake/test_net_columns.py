@@ -12,7 +12,7 @@ from support.examples import spread
 
 from binlake.audit.diff import KeyDifferences, _diff_changes, _diff_events, _sort
 from binlake.errors import SchemaError
-from binlake.lake.rowhistory import Row, RowVersion
+from binlake.lake.mutations import Row, RowVersion
 from binlake.lake.tables import MUTATION
 from binlake.rows.schema import mysqltypes as t
 from deploy.local.sample_lake import build_table

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from binlake.config import Replication
-from binlake.lake.dataset import open_dataset
+from binlake.lake.opentable import open_dataset
 from binlake.lake.paths import LakePaths
 
 

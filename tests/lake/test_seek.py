@@ -12,8 +12,8 @@ from support.examples import spread
 
 from binlake.audit.audit import Audit
 from binlake.errors import OutOfTime
+from binlake.lake.mutations import RowVersion, match_keys, match_table, read_changes
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import RowVersion, match_keys, match_table, read_changes
 from binlake.lake.seek import Slice, TimeBudget, find_at_most, find_newest, read_changes_of_transaction
 from binlake.rows.schema import mysqltypes as t
 from deploy.local.sample_lake import BASE, S, SampleChange, SampleLake, build_sample, build_table

@@ -20,7 +20,7 @@ from support.objectstores import describe_azurite
 
 from binlake.base import secrets
 from binlake.errors import ConfigError
-from binlake.lake import objects, providers, store
+from binlake.lake import objects, store
 from binlake.lake.access import Access, find_access, register_access
 from deploy.local.azurite import Azurite
 
@@ -64,7 +64,7 @@ def refusing() -> Iterator[Store]:
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of-the-environment")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
-    monkeypatch.setattr(providers, "_ATTEMPTS", 1)
+    monkeypatch.setattr("binlake.lake.access._ATTEMPTS", 1)
     monkeypatch.setattr(secrets, "_fetchers", [])
 
 

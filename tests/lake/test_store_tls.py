@@ -20,10 +20,10 @@ pytestmark = [pytest.mark.process, pytest.mark.soak]
 _CLIENTS = """
 import sys
 import deltalake, obstore, pyarrow as pa, pyarrow.fs as fs
-from binlake.lake import objects, providers, store
+from binlake.lake import access, objects, store
 from binlake.lake.access import Access, register_access
 
-providers._ATTEMPTS = 1
+access._ATTEMPTS = 1
 root = f"s3://{sys.argv[2]}/lakes"
 register_access(root, Access(sys.argv[1]))
 options = {**(store.build_delta_options(root) or {}), "max_retries": "0"}

@@ -14,17 +14,18 @@ from support.objectstores import ObjectStore
 from support.s3proxy import S3Proxy, Trouble
 
 from binlake.errors import LostRange, Transient
-from binlake.lake import controlrows, logcopy, opentable, storewrite
+from binlake.lake import controlrows, opentable, storetable, storewrite
 from binlake.lake.access import Access, register_access
 from binlake.lake.continuity import VERSIONS, require_all_windows
 from binlake.lake.control import COMPACT_EVERY, TIDY_EVERY
+from binlake.lake.controltables import WINDOW
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.objects import read_object
 from binlake.lake.opentable import open_known, open_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.store import build_delta_options
 from binlake.lake.storetable import StoreTable, look_once
-from binlake.lake.tables import DDL, WINDOW
+from binlake.lake.tables import DDL
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.spark_jobs.job.lake import commit_parts, ensure_table
 
@@ -147,8 +148,8 @@ def test_a_checkpoint_that_cannot_be_written_fails_no_commit(paths: LakePaths, p
     windows = WindowLog(paths)
     record(windows, 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("binlake.lake.logcopy.put_object", _fail)
-        patch.setattr("binlake.lake.smallrows.put_object", _fail)
+        patch.setattr("binlake.lake.storetable.put_object", _fail)
+        patch.setattr("binlake.lake.controlrows.put_object", _fail)
         for number in range(2, 12):
             record(windows, number)
     assert not [
@@ -219,7 +220,7 @@ def test_a_table_with_rules_that_are_not_kept_here_is_left_to_delta_rs(paths: La
     open_table(paths.locate_table(WINDOW.name)).alter.set_table_properties({"delta.appendOnly": "true"})
     assert not known(paths).takes_commits()
     record(windows, 2)
-    assert '"engineInfo":"delta-rs' in read_object(paths.locate_table(WINDOW.name), logcopy.name_commit(2)).decode()
+    assert '"engineInfo":"delta-rs' in read_object(paths.locate_table(WINDOW.name), storetable.name_commit(2)).decode()
     assert len(windows.read_events()) == 2
 
 
@@ -240,7 +241,7 @@ def test_a_log_with_a_hole_is_refused(paths: LakePaths, monkeypatch: pytest.Monk
     windows = WindowLog(paths)
     for number in range(4):
         record(windows, number)
-    monkeypatch.setattr(logcopy, "list_objects", lambda *_: [logcopy.name_commit(one) for one in (0, 1, 3)])
+    monkeypatch.setattr(storetable, "list_objects", lambda *_: [storetable.name_commit(one) for one in (0, 1, 3)])
     as_another_process(monkeypatch)
     with pytest.raises(LostRange, match="missing"):
         known(paths)
@@ -255,9 +256,9 @@ def test_a_table_that_does_not_exist(paths: LakePaths) -> None:
 def test_copies_of_logs_are_deleted_with_their_table_and_those_of_dead_processes(
     paths: LakePaths, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(logcopy, "_folders", {})
+    monkeypatch.setattr(storetable, "_folders", {})
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    dead, alive = tmp_path / f"{logcopy._PREFIX}{2**22 + 1}-a", tmp_path / f"{logcopy._PREFIX}{os.getppid()}-b"
+    dead, alive = tmp_path / f"{storetable._PREFIX}{2**22 + 1}-a", tmp_path / f"{storetable._PREFIX}{os.getppid()}-b"
     dead.mkdir()
     alive.mkdir()
     record(WindowLog(paths), 1)
@@ -287,7 +288,7 @@ def test_joining_leaves_files_to_another_process_that_came_first(
 
 
 def test_a_reader_that_follows_for_long_takes_a_new_copy(paths: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logcopy, "_MOST_COMMITS", 10)
+    monkeypatch.setattr(storetable, "_MOST_COMMITS", 10)
     windows = WindowLog(paths)
     record(windows, 0)
     reader = StoreTable(paths.locate_table(WINDOW.name), opentable.load_table)

@@ -11,8 +11,8 @@ import pytest
 from binlake.audit.audit import Audit
 from binlake.audit.diff import DiffLimits, RowDifference, diff_table
 from binlake.errors import ConfigError, LostRange, SchemaError
+from binlake.lake.mutations import Row
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import Row
 from binlake.lake.seek import TimeBudget
 from deploy.local.sample_lake import BASE, S, build_sample
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from binlake.lake import control, controlrows, windowlog
+from binlake.lake.controltables import WINDOW
 from binlake.lake.ddls import read_landed_ddls, read_newest_ddls
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import WINDOW
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from deploy.local.sample_lake import BASE, S, build_sample
 

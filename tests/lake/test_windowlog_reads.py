@@ -14,7 +14,7 @@ from support.examples import examples
 from binlake.lake import control, controlrows
 from binlake.lake.control import ControlTable
 from binlake.lake.controlrows import ControlRows
-from binlake.lake.dataset import open_dataset
+from binlake.lake.opentable import open_dataset
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.mirror import MirrorState, MirrorVersions

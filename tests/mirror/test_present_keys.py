@@ -9,8 +9,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from support.tidb_json import INT_PK, column, table_def, table_info
 
-from binlake.mirror.presentkeys import has_key
 from binlake.mirror.replica import Replica
+from binlake.mirror.rewriting import has_key
 
 MAP = pa.map_(pa.string(), pa.string())
 ITEM = table_def(table_info(1, "item", [column(1, "id", flag=INT_PK), column(2, "v")], pk_is_handle=True), "d")

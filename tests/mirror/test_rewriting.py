@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from support.tidb_json import INT_PK, column, table_def, table_info
 
-from binlake.lake.filestats import describe_file
+from binlake.lake.parts import describe_file
 from binlake.mirror import replica as replicas
 from binlake.mirror import rewriting
 from binlake.mirror.replica import Replica

@@ -11,7 +11,7 @@ import pytest
 from ddlrun import SHAPE, DdlModel, DdlShape
 from modelerrors import Wrong
 
-from binlake.ddl import deciding, judging
+from binlake.ddl import ddls, deciding
 from binlake.ddl.definitions import RENAMED_IN, LandedDdl
 from binlake.dialect import altertable, clauses, mapping
 from binlake.dialect.conversions import AlterTable
@@ -24,7 +24,7 @@ from binlake.target.apply import apply
 from binlake.target.claim import writers
 from binlake.target.ddl import intents
 from binlake.target.ddl.proof import Evidence, Verdict
-from binlake.target.definitions import definitions, tableforms
+from binlake.target.definitions import definitions, forms
 from binlake.target.session import tables
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
@@ -48,19 +48,19 @@ def rows_unseen(patch: pytest.MonkeyPatch) -> None:
 
 def renamed_out_kept(patch: pytest.MonkeyPatch) -> None:
     """A table that a RENAME takes out of the filter stays, although another one gets its name."""
-    patch.setattr(judging.Judge, "_is_dropped_when_renamed_out", lambda *_: False)
+    patch.setattr(ddls.Judge, "_is_dropped_when_renamed_out", lambda *_: False)
 
 
 def renamed_in_unseen(patch: pytest.MonkeyPatch) -> None:
     """A RENAME takes a table whose rows the target lacks into the filter, and nobody is asked."""
-    judge = judging.Judge._judge_rename_across_filter
+    judge = ddls.Judge._judge_rename_across_filter
 
     def passed(*given: Any) -> LandedDdl | None:
         judged = judge(*given)
         refused = judged is not None and judged.decision == "refused"
         return replace(judged, decision="skip", reason=RENAMED_IN) if judged is not None and refused else judged
 
-    patch.setattr(judging.Judge, "_judge_rename_across_filter", passed)
+    patch.setattr(ddls.Judge, "_judge_rename_across_filter", passed)
 
 
 def always_utc(patch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def copies_unnoticed(patch: pytest.MonkeyPatch) -> None:
 
 def any_engine_is_written(patch: pytest.MonkeyPatch) -> None:
     """Rows are written into tables of any engine."""
-    patch.setattr(tableforms, "_list_engines_without_transactions", lambda _: frozenset())
+    patch.setattr(forms, "_list_engines_without_transactions", lambda _: frozenset())
 
 
 def engine_by_default(patch: pytest.MonkeyPatch) -> None:

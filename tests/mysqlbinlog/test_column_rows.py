@@ -11,7 +11,7 @@ from support.tidb_json import Tables
 
 from binlake.base.varint import write_uvarint
 from binlake.mysqlbinlog.rowimage.transactions import encode_inserts
-from binlake.mysqlbinlog.tablerows.columnrows import ColumnWriter
+from binlake.mysqlbinlog.tablerows.rowblocks import ColumnWriter
 from binlake.mysqlbinlog.tablerows.rowtexts import RowWriter
 from binlake.rows.codec import decode_transaction, encode_commit_binlog
 from binlake.rows.schema import TableDef

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from binlake.errors import ConfigError
-from binlake.mysqlbinlog.dumpfolder import read_dump_folder
-from binlake.mysqlbinlog.dumpposition import DumpPosition, read_dump_position
+from binlake.mysqlbinlog.dumpfolder import DumpPosition, read_dump_folder, read_dump_position
 from binlake.mysqlbinlog.model import BinlogPosition
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"

@@ -17,8 +17,7 @@ from support.sourcetypes import Kind, drawn_json, kinds, text_literal
 from binlake.errors import SchemaError, SourceRefused
 from binlake.mysqlbinlog.model import RowKind, RowsEvent
 from binlake.mysqlbinlog.rowimage import encode_transactions
-from binlake.mysqlbinlog.rowimage.jsonbinary import decode_json
-from binlake.mysqlbinlog.rowimage.jsondirect import convert_to_tidb_json
+from binlake.mysqlbinlog.rowimage.jsonbinary import convert_to_tidb_json, decode_json
 from binlake.rows.codec import RowChange, decode_transaction
 from binlake.rows.codec.jsons import encode_json
 from binlake.rows.schema import TableDef

@@ -11,8 +11,8 @@ from support.tabledefs import Json, col, table
 
 from binlake.errors import WireError
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap
-from binlake.mysqlbinlog.rowimage import encode_transactions, groups
-from binlake.mysqlbinlog.rowimage.layout import DATETIME2, TIME2, TIMESTAMP2
+from binlake.mysqlbinlog.rowimage import encode_transactions, transactions
+from binlake.mysqlbinlog.rowimage.shape import DATETIME2, TIME2, TIMESTAMP2
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 
@@ -152,10 +152,10 @@ def _both(
     batch: list[list[RowsEvent]], definition: TableDef, patch: pytest.MonkeyPatch
 ) -> tuple[list[bytes], list[bytes]]:
     with patch.context() as alone:
-        alone.setattr(groups, "FEWEST", 1)
-        alone.setattr(groups, "encode_rows", _never)
+        alone.setattr(transactions, "FEWEST", 1)
+        alone.setattr(transactions, "encode_rows", _never)
         together = encode_transactions(batch, lambda _: definition, 1)
-    patch.setattr(groups, "FEWEST", 1 << 60)
+    patch.setattr(transactions, "FEWEST", 1 << 60)
     return together, encode_transactions(batch, lambda _: definition, 1)
 
 
@@ -163,8 +163,8 @@ def _both(
 def test_bytes_are_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     dice = random.Random(seed)
     definition, seen, types = _world(dice)
-    monkeypatch.setattr(groups, "_ROWS_AT_ONCE", dice.choice((1, 50, 8192)))
-    monkeypatch.setattr(groups, "_BYTES_AT_ONCE", dice.choice((1000, 4 << 20)))
+    monkeypatch.setattr(transactions, "_ROWS_AT_ONCE", dice.choice((1, 50, 8192)))
+    monkeypatch.setattr(transactions, "_BYTES_AT_ONCE", dice.choice((1000, 4 << 20)))
     nulls = dice.choice((0, 0.1, 0.5, 1))
     batch = [[_event(seen, types, dice, nulls) for _ in range(dice.randint(0, 4))] for _ in range(dice.randint(1, 40))]
     together, one_by_one = _both(batch, definition, monkeypatch)
@@ -181,7 +181,7 @@ def test_errors_are_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None
     events[row_index] = RowsEvent(whole.kind, seen, whole.before, whole.after, whole.rows[:-1])
     texts = []
     for fewest in (1, 1 << 60):
-        monkeypatch.setattr(groups, "FEWEST", fewest)
+        monkeypatch.setattr(transactions, "FEWEST", fewest)
         with pytest.raises(WireError) as error:
             encode_transactions([events], lambda _: definition, 1)
         texts.append(str(error.value))

@@ -6,8 +6,7 @@ import pytest
 from support.mariadb import MariaDb, MySql, execute, rows
 
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.rowimage.charsets import build_utf8_writer
-from binlake.mysqlbinlog.texts import find_decoder, has_ascii, replace_missing_letters
+from binlake.mysqlbinlog.charsets import build_utf8_writer, find_decoder, has_ascii, replace_missing_letters
 
 _CODES = [
     *(bytes((one,)) for one in range(256)),

@@ -17,8 +17,8 @@ from support.replication_files import write_replication
 
 from binlake.cluster.placement import EtcdClient
 from binlake.lake.ddls import DdlLine
+from binlake.lake.mutations import RowVersion
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import RowVersion
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.rows.codec import format_key_text
 from binlake_airflow.pages import audits, views, web

@@ -27,9 +27,10 @@ from binlake.feed.sealed import read_sealed
 from binlake.feed.state import FeedState
 from binlake.feed.upkeep import tidy_feed
 from binlake.feed.waiting import list_waiting_windows
+from binlake.lake.controltables import CONTROL_TABLES
 from binlake.lake.mutations import read_touched_tables
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import CONTROL_TABLES, STAGE_TABLES
+from binlake.lake.tables import STAGE_TABLES
 from binlake.lake.windowlog import WindowEvent
 from binlake.mirror import MirrorVersions
 from binlake.pipeline import name_feed_sink

@@ -14,7 +14,7 @@ from lakehouse import Lakehouse, Source, rows_of
 from support.engines import HostileEngine
 from support.mariadb import MariaDb, execute
 
-from binlake.lake.rowhistory import read_rows
+from binlake.lake.mutations import read_rows
 from binlake.lake.tables import MUTATION
 from binlake.spark_jobs.compact import stage as compact
 from binlake.spark_jobs.convert import stage as convert

@@ -13,7 +13,7 @@ from sqlsink import LandedShop, Sink
 from support.examples import spread
 from support.mariadb import MariaDb
 
-from binlake.ddl.shapes import Shapes, TableShape
+from binlake.ddl.definitions import Shapes, TableShape
 from binlake.errors import BinlakeError, CheckpointConflict, DamagedManifest, ImmutableWindow
 from binlake.lake.tables import CHANGE
 from binlake.lake.windowlog import WindowEvent

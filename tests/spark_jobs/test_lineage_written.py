@@ -9,8 +9,7 @@ from support.tabledefs import col, primary, table
 from support.workload import Workload, integer, text
 
 from binlake.config import Replication
-from binlake.ddl.definitions import WindowDefinitions
-from binlake.ddl.shapes import TableShape
+from binlake.ddl.definitions import TableShape, WindowDefinitions
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.lake.columntypes import list_delta_columns
 from binlake.rows.schema import DdlJob, SchemaState, TableDef

@@ -14,7 +14,7 @@ from support.examples import spread
 
 from binlake.audit.audit import Audit
 from binlake.errors import LostRange
-from binlake.lake.rowhistory import RowVersion
+from binlake.lake.mutations import RowVersion
 from binlake.spark_jobs.encode import stage as encode
 from binlake.spark_jobs.job.context import Bounds
 from binlake.spark_jobs.job.stagerun import run_stage

@@ -14,8 +14,8 @@ from support.examples import spread
 from support.mariadb import MariaDb, execute, rows
 
 from binlake.errors import CheckpointConflict, CheckpointMoved
-from binlake.lake import moved
-from binlake.repair.verify.snapshot import open_target_snapshot
+from binlake.lake import targetevents
+from binlake.repair.serverside import open_target_snapshot
 from binlake.spark_jobs.commands.restore import SINK_STAGES
 from binlake.spark_jobs.compact import stage as compact
 from binlake.spark_jobs.job.runner import run_sink
@@ -49,7 +49,7 @@ def _run(sink: Sink) -> list[str]:
 
 
 def _events(sink: Sink) -> list[str]:
-    return [event["state"] for event in sink.ctx.windows.read_events(stage=moved.STAGE)]
+    return [event["state"] for event in sink.ctx.windows.read_events(stage=targetevents.POSITION)]
 
 
 def _command(sink: Sink, action: str, capsys: pytest.CaptureFixture[str]) -> str:

@@ -14,7 +14,7 @@ from support.tabledefs import col, primary, table
 from support.workload import Workload, integer, text
 
 from binlake.cli import run as main
-from binlake.ddl.shapes import TableShape
+from binlake.ddl.definitions import TableShape
 from binlake.errors import ConfigError
 from binlake.spark_jobs.compact import stage as compact
 from binlake.spark_jobs.convert import stage as convert

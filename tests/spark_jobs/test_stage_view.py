@@ -12,9 +12,9 @@ from support.jobhistory import in_version_order
 
 from binlake.config import Replication
 from binlake.lake import control, opentable
+from binlake.lake.controltables import WINDOW
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.tables import WINDOW
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.rows.schema import DdlJob, SchemaState
 from binlake.spark_jobs.job.context import StageContext

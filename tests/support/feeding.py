@@ -19,7 +19,7 @@ from binlake.base.tomlfile import to_toml_sections
 from binlake.cluster.placement import EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import PumpReader
 from binlake.config.model import Replication
-from binlake.mysqlbinlog.gtid import MySqlGtidSet
+from binlake.mysqlbinlog.events.gtid import MySqlGtidSet
 from binlake.pump_service.feeder.publisher import read_key
 from binlake.pump_service.feeder.service import STATUS_PATH, Feeder
 from binlake.pump_service.feeder.settings import FeederFile

@@ -15,7 +15,6 @@ from binlake.base.sql import Dialect
 from binlake.base.sqllink import show_bytes_too
 from binlake.ddl.ddls import plan_ddls
 from binlake.dialect import map_ddl
-from binlake.mysqlbinlog.definitions.changes import DefinitionChange
 from binlake.mysqlbinlog.definitions.descriptions import (
     SESSION,
     DatabaseDescription,
@@ -25,12 +24,13 @@ from binlake.mysqlbinlog.definitions.descriptions import (
     describe_table,
     list_tables,
 )
+from binlake.mysqlbinlog.definitions.writer import DefinitionChange
 from binlake.mysqlbinlog.model import Flavor, LoggedSession, LoggedStatement
 from binlake.pump_service.feeder.catalog import Catalog, SourceNames
 from binlake.pump_service.feeder.tracker import ScratchServer
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rules import Rules
-from binlake.statements.requiredrows import RequireNoRows
+from binlake.statements.ddlsteps import RequireNoRows
 from binlake.target.session.session import SQL_MODE
 from deploy.local.mariadb import MariaDb
 

@@ -12,7 +12,7 @@ from support.tinylake import TinyLake, fill, put, set_checkpoint, target_config
 from support.workload import Row, Workload, integer, text
 
 from binlake.changes.net import encode_row_key
-from binlake.lake.rowhistory import RowVersion, read_changes
+from binlake.lake.mutations import RowVersion, read_changes
 from binlake.repair.verify import Verification
 from binlake.rows.schema import mysqltypes as t
 from binlake.testkit.workload.definitions import Col

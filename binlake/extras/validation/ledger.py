@@ -15,8 +15,8 @@ from binlake.base.lakecolumns import Validation
 from binlake.errors import ConfigError
 from binlake.extras.validation.proof import Proof
 from binlake.lake.control import ControlTable
+from binlake.lake.controltables import VALIDATION
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import VALIDATION
 
 Status = Literal["pending", "new", "ignored", "resolved"]
 Against = Literal["lake", "source"]

@@ -12,7 +12,7 @@ from binlake.cluster.source import StatusPort
 from binlake.config.source import SourceSection
 from binlake.errors import BinlakeError, SourceUnavailable, WireError
 from binlake.extras.validation.proof import Positions
-from binlake.mysqlbinlog.gtid import parse_gtid_set
+from binlake.mysqlbinlog.events.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rpc import Tls
 from binlake.target.session.session import TargetSession

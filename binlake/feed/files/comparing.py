@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from binlake.base.lakecolumns import Mutation
 from binlake.binlogfile.reading import BinlogTransaction, Item
 from binlake.config.feed import FeedSection
+from binlake.lake.mutations import read_rows
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import read_rows
 from binlake.lake.tables import MUTATION
 from binlake.lake.windowlog import WindowLog
 

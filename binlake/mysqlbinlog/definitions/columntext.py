@@ -21,7 +21,7 @@ from binlake.dialect.tokens import (
     tokenize_with_spaces,
 )
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.definitions.standalone import drop_create_storage, drop_sequence_defaults
+from binlake.mysqlbinlog.definitions.clausetexts import drop_create_storage, drop_sequence_defaults
 from binlake.mysqlbinlog.definitions.statements import unwrap_version_comments
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.schema.forms import fold_name

@@ -14,7 +14,7 @@ from typing import Any
 
 from binlake.dialect.tokens import Token, TokenKind, render, tokenize
 from binlake.errors import SourceUnavailable
-from binlake.mysqlbinlog.definitions.createtexts import read_column_definitions, read_default_value
+from binlake.mysqlbinlog.definitions.clausetexts import read_column_definitions, read_default_value
 from binlake.mysqlbinlog.model import Flavor
 from binlake.statements.literal import quote, quote_name, quote_qualified_name
 

@@ -3,6 +3,10 @@
 The text is as its session wrote it: sql_mode decides what quotes and backslashes mean, and comments with a version
 (`/*!50100 ... */`) are part of it if the server runs them. Statements that no target needs are recognised here, and
 those that cannot be followed are refused by name.
+
+MariaDB's CONVERT PARTITION ... TO TABLE and CONVERT TABLE ... TO PARTITION become the statements that they consist of:
+the rows of a partition become a table, or a table becomes a partition, without a logged row. Either is an EXCHANGE
+PARTITION with an empty table or partition, which targets of every family have.
 """
 
 from __future__ import annotations
@@ -24,20 +28,77 @@ from binlake.dialect.tokens import (
     tokenize_with_spaces,
 )
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.definitions.converted import split_conversion
-from binlake.mysqlbinlog.definitions.online import find_tool_trigger
-from binlake.mysqlbinlog.definitions.standalone import (
+from binlake.mysqlbinlog.definitions.clausetexts import (
     drop_alter_storage,
     drop_create_storage,
     drop_sequence_defaults,
+    refuse_ignored_rows,
     unqualify_columns,
 )
-from binlake.mysqlbinlog.definitions.unlogged import refuse_ignored_rows
+from binlake.mysqlbinlog.definitions.online import find_tool_trigger
 from binlake.mysqlbinlog.model import Flavor, LoggedStatement
 from binlake.statements.literal import quote_name, quote_qualified_name
 
 ANSI_QUOTES, NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
 """Bits of sql_mode that affect parsing; they are the same in both families."""
+_NO_DEFINITIONS = frozenset(
+    {
+        "ANALYZE", "BACKUP", "BEGIN", "BINLOG", "CACHE", "CHANGE", "CHECK", "CHECKSUM", "CLONE", "COMMIT", "FLUSH",
+        "GRANT", "INSTALL", "KILL", "LOCK", "OPTIMIZE", "PURGE", "RELEASE", "REPAIR", "RESET", "REVOKE", "ROLLBACK",
+        "SAVEPOINT", "SET", "SHUTDOWN", "START", "STOP", "UNINSTALL", "UNLOCK", "USE", "XA",
+    }
+)  # fmt: skip
+"""Verbs of statements that change no table's definition."""
+_NO_TABLES = frozenset(
+    {
+        "EVENT", "FUNCTION", "INSTANCE", "LIBRARY", "LOGFILE", "PACKAGE", "PROCEDURE", "REFERENCE", "RESOURCE", "ROLE",
+        "SEQUENCE", "SERVER", "SPATIAL", "TABLESPACE", "TEMPORARY", "TRIGGER", "UNDO", "USER", "VIEW",
+    }
+)  # fmt: skip
+"""Objects of CREATE, ALTER, DROP and RENAME that are not followed; a temporary table belongs to its session."""
+_ROW_VERBS = frozenset({"CALL", "DELETE", "DO", "INSERT", "LOAD", "MERGE", "REPLACE", "UPDATE", "WITH"})
+
+
+def split_conversion(specs: Sequence[Token], table: NameRef) -> list[tuple[NameRef, str]]:
+    """(table, statement) of each statement that the clauses of an ALTER of `table` consist of; empty for others."""
+    if len(specs) < 5 or not specs[0].is_word("CONVERT"):
+        return []
+    if specs[1].is_word("PARTITION") and specs[4].is_word("TABLE"):
+        return _split_into_table(quote_name(specs[2].value), table, _complete(read_name(specs, 5)[0], table))
+    if specs[1].is_word("TABLE"):
+        other, end = read_name(specs, 2)
+        return _split_into_partition(_drop_validation(specs[end + 1 :]), table, _complete(other, table))
+    return []
+
+
+def _split_into_table(partition: str, table: NameRef, new: NameRef) -> list[tuple[NameRef, str]]:
+    old_name, new_name = quote_qualified_name(*table), quote_qualified_name(*new)
+    return [
+        (new, f"CREATE TABLE {new_name} LIKE {old_name}"),
+        (new, f"ALTER TABLE {new_name} REMOVE PARTITIONING"),
+        (table, f"ALTER TABLE {old_name} EXCHANGE PARTITION {partition} WITH TABLE {new_name}"),
+        (table, f"ALTER TABLE {old_name} DROP PARTITION {partition}"),
+    ]
+
+
+def _split_into_partition(definition: Sequence[Token], table: NameRef, other: NameRef) -> list[tuple[NameRef, str]]:
+    """`definition`: `PARTITION name VALUES ...`."""
+    name, other_name, partition = quote_qualified_name(*table), quote_qualified_name(*other), definition[1].value
+    return [
+        (table, f"ALTER TABLE {name} ADD PARTITION ({render(definition).strip()})"),
+        (table, f"ALTER TABLE {name} EXCHANGE PARTITION {quote_name(partition)} WITH TABLE {other_name}"),
+        (other, f"DROP TABLE {other_name}"),
+    ]
+
+
+def _complete(name: NameRef | None, beside: NameRef) -> NameRef:
+    assert name is not None
+    return name[0] or beside[0], name[1]
+
+
+def _drop_validation(tokens: Sequence[Token]) -> Sequence[Token]:
+    """Without `WITH VALIDATION` or `WITHOUT VALIDATION`."""
+    return tokens[:-2] if tokens[-1].is_word("VALIDATION") else tokens
 
 
 class StatementEffect(Enum):
@@ -140,26 +201,6 @@ def _parse_executable_comment(token: Token, flavor: Flavor) -> str | None:
     if mark == "/*!" and flavor is Flavor.MARIADB and 50700 <= version <= 99999:
         return None
     return inside[len(digits) if version else 0 :]
-
-
-_NO_DEFINITIONS = frozenset(
-    {
-        "ANALYZE", "BACKUP", "BEGIN", "BINLOG", "CACHE", "CHANGE", "CHECK", "CHECKSUM", "CLONE", "COMMIT", "FLUSH",
-        "GRANT", "INSTALL", "KILL", "LOCK", "OPTIMIZE", "PURGE", "RELEASE", "REPAIR", "RESET", "REVOKE", "ROLLBACK",
-        "SAVEPOINT", "SET", "SHUTDOWN", "START", "STOP", "UNINSTALL", "UNLOCK", "USE", "XA",
-    }
-)  # fmt: skip
-"""Verbs of statements that change no table's definition."""
-
-_NO_TABLES = frozenset(
-    {
-        "EVENT", "FUNCTION", "INSTANCE", "LIBRARY", "LOGFILE", "PACKAGE", "PROCEDURE", "REFERENCE", "RESOURCE", "ROLE",
-        "SEQUENCE", "SERVER", "SPATIAL", "TABLESPACE", "TEMPORARY", "TRIGGER", "UNDO", "USER", "VIEW",
-    }
-)  # fmt: skip
-"""Objects of CREATE, ALTER, DROP and RENAME that are not followed; a temporary table belongs to its session."""
-
-_ROW_VERBS = frozenset({"CALL", "DELETE", "DO", "INSERT", "LOAD", "MERGE", "REPLACE", "UPDATE", "WITH"})
 
 
 def _find_effect(tokens: Sequence[Token]) -> StatementEffect:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from binlake.errors import BinlakeError, SchemaError
 from binlake.mysqlbinlog.charsets import decode_text, look_up_charset
-from binlake.mysqlbinlog.definitions.columns import to_tidb_charset
 from binlake.mysqlbinlog.definitions.descriptions import mask_four_byte_characters
+from binlake.mysqlbinlog.definitions.tables import to_tidb_charset
 from binlake.mysqlbinlog.model import TableMap
-from binlake.mysqlbinlog.rowimage.hashkeys import find_hash_columns
+from binlake.mysqlbinlog.rowimage.shape import find_hash_columns
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import fold_name

@@ -1,6 +1,8 @@
-"""Writes the DDL jobs of all sources, one after the other: each with the next ids; the state is the fold so far.
+"""Writes the changes of the catalog as DDL jobs of TiDB, of all sources one after the other: each with the next ids.
 
-Names are those that everything downstream sees (`SourceNames.database`).
+Jobs are the whole state: folding them in order gives the catalog, its next id and its next version. The field `feeder`
+of a job holds what TiDB's jobs have no field for: the source, and the state of an online-DDL tool's tables (such a job
+did not take effect). Names are those that everything downstream sees (`SourceNames.database`).
 """
 
 from __future__ import annotations
@@ -12,20 +14,65 @@ from typing import Any
 from binlake.dialect.source import restore_text
 from binlake.dialect.tokens import Token, render, tokenize
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.definitions.changes import DefinitionChange, find_greatest_id, read_source
-from binlake.mysqlbinlog.definitions.columns import to_tidb_charset
 from binlake.mysqlbinlog.definitions.columntext import CreateText, create_database_text
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription, is_user_database
 from binlake.mysqlbinlog.definitions.partitions import add_partitions
-from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, build_table_info
+from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, build_table_info, to_tidb_charset
 from binlake.mysqlbinlog.model import Flavor, LoggedSession
 from binlake.rows.schema import Action, DbInfo, DdlJob, JobState, SchemaState, TableDef
 from binlake.rows.schema.forms import Json, build_database_json, build_job_json, fold_name
 from binlake.rows.schema.info import SOURCE_KEY
+from binlake.rows.schema.job import PUBLIC
 from binlake.statements.literal import quote_name, quote_qualified_name
 
+_REMOVING = frozenset({Action.DROP_SCHEMA, Action.DROP_TABLE, Action.DROP_COLUMN, Action.DROP_INDEX})
 _FIRST_ID = 102
 """Lower ids belong to TiDB's own tables."""
+
+
+@dataclass(frozen=True)
+class DefinitionChange:
+    """`body`: the job without its times; `query`: the text of its binlog."""
+
+    source: str
+    query: str
+    body: Json
+
+    @property
+    def job_id(self) -> int:
+        """The id of the job."""
+        return int(self.body["id"])
+
+    @property
+    def version(self) -> int:
+        """The SchemaVersion after the change."""
+        return int(self.body["binlog"]["SchemaVersion"])
+
+    @property
+    def schema_state(self) -> int:
+        """`ddl_schema_state` of its binlog: 0 if something is removed, else public."""
+        return 0 if Action(self.body["type"]) in _REMOVING else PUBLIC
+
+    def build_job(self, start_ts: int, commit_ts: int) -> Json:
+        """The job as `/ddl/history` shows it, and as the journal stores it. `commit_ts`: its own or a later one.
+
+        Its only step is at its commit, unlike TiDB's (`binlake.rows.schema.window`): a statement's jobs are all
+        submitted before the first of them commits, and one that drops must not be placed before those it follows.
+        """
+        binlog = {**self.body["binlog"], "FinishedTS": commit_ts}
+        return {**self.body, "start_ts": start_ts, "real_start_ts": commit_ts, "binlog": binlog}
+
+
+def read_source(job: Mapping[str, Any]) -> str:
+    """The source that made a job's change."""
+    return str(job["feeder"]["source"])
+
+
+def find_greatest_id(jobs: Iterable[DdlJob]) -> int:
+    """The greatest id of a job, database or table in `jobs`; 0 if there is none."""
+    return max(
+        (max(job.id, job.schema_id, job.table_id, (job.table_info or {}).get("id", 0)) for job in jobs), default=0
+    )
 
 
 def _return_unchanged(db: str) -> str:

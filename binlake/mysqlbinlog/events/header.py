@@ -1,14 +1,18 @@
-"""What surrounds every event: its header of 19 bytes and its checksum.
+"""What every event has around and below its fields: header of 19 bytes, checksum, compression, numbers and strings.
 
-An unknown event is ignored only if its own flag allows it.
+An unknown event is ignored only if its own flag allows it. MySQL compresses a whole transaction (TRANSACTION_PAYLOAD,
+zstd), MariaDB single events (zlib). A number or string is read at an offset and returned with the offset after it.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
+
+import pyarrow as pa
 
 from binlake.errors import WireError
 
@@ -19,6 +23,43 @@ ARTIFICIAL = 0x20
 IGNORABLE = 0x80
 """Flag: a reader that does not know the event's type may ignore it."""
 _HEADER = struct.Struct("<IBIIIH")
+_END, _COMPRESSION, _UNCOMPRESSED_SIZE = 0, 2, 3
+_ZSTD, _NONE = 0, 255
+
+
+def read_length(data: bytes, at: int) -> tuple[int, int]:
+    """MySQL's length-encoded integer: 1, 3, 4 or 9 bytes. Raises WireError."""
+    first = data[at]
+    if first < 251:
+        return first, at + 1
+    width = {252: 2, 253: 3, 254: 8}.get(first)
+    if width is None:
+        raise WireError(f"{first} cannot begin a length")
+    return int.from_bytes(data[at + 1 : at + 1 + width], "little"), at + 1 + width
+
+
+def read_text(data: bytes, at: int) -> tuple[bytes, int]:
+    """A string after its length-encoded length. Raises WireError."""
+    size, at = read_length(data, at)
+    if at + size > len(data):
+        raise WireError("a string ends after the event that contains it")
+    return data[at : at + size], at + size
+
+
+def read_varlen(data: bytes, at: int) -> tuple[int, int]:
+    """An unsigned integer of MySQL's serialization library: trailing ones of the first byte count further bytes."""
+    more = 0
+    while more < 8 and data[at] >> more & 1:
+        more += 1
+    if more == 8:
+        return int.from_bytes(data[at + 1 : at + 9], "little"), at + 9
+    return int.from_bytes(data[at : at + more + 1], "little") >> (more + 1), at + more + 1
+
+
+def read_signed_varlen(data: bytes, at: int) -> tuple[int, int]:
+    """A signed one: its lowest bit is the sign, a negative number is stored as -(n + 1)."""
+    number, at = read_varlen(data, at)
+    return (~(number >> 1) if number & 1 else number >> 1), at
 
 
 class EventType(IntEnum):
@@ -126,3 +167,56 @@ def writes_checksums(format_description: bytes) -> bool:
             f"checksum algorithm {algorithm} of the log is unknown", hint="SET GLOBAL binlog_checksum = CRC32"
         )
     return algorithm == 1
+
+
+def read_payload_events(event: bytes) -> Iterator[bytes]:
+    """The events in a TRANSACTION_PAYLOAD event without checksum; they have no checksums either. Raises WireError."""
+    fields, at = _read_payload_fields(event)
+    data: bytes = event[at:]
+    algorithm = fields.get(_COMPRESSION, _NONE)
+    if algorithm == _ZSTD:
+        data = _unzstd(data, fields.get(_UNCOMPRESSED_SIZE, 0))
+    elif algorithm != _NONE:
+        raise WireError(f"compression {algorithm} of a transaction is unknown", hint="only zstd and none are supported")
+    at = 0
+    while at < len(data):
+        size = int.from_bytes(data[at + 9 : at + 13], "little")
+        if size < HEADER_BYTES or at + size > len(data):
+            raise WireError("a compressed transaction ends inside an event")
+        yield data[at : at + size]
+        at += size
+
+
+def _read_payload_fields(event: bytes) -> tuple[dict[int, int], int]:
+    fields: dict[int, int] = {}
+    at = HEADER_BYTES
+    while True:
+        kind, at = read_length(event, at)
+        if kind == _END:
+            return fields, at
+        size, at = read_length(event, at)
+        fields[kind], _ = read_length(event, at)
+        at += size
+
+
+def _unzstd(data: bytes, size: int) -> bytes:
+    try:
+        plain: bytes = pa.decompress(data, decompressed_size=size, codec="zstd", asbytes=True)
+    except (OSError, OverflowError, MemoryError) as error:
+        raise WireError(f"a compressed transaction cannot be read: {error}") from None
+    return plain
+
+
+def uncompress_mariadb(data: bytes) -> bytes:
+    """Decompress the compressed part of an event: a byte, the length in big-endian, zlib. Raises WireError."""
+    algorithm, width = data[0] >> 4 & 7, data[0] & 7
+    if not data[0] & 0x80 or algorithm:
+        raise WireError(f"compression {algorithm} of an event is unknown", hint="SET GLOBAL log_bin_compress = OFF")
+    size = int.from_bytes(data[1 : 1 + width], "big")
+    try:
+        plain = zlib.decompress(data[1 + width :])
+    except zlib.error as error:
+        raise WireError(f"a compressed event cannot be read: {error}") from None
+    if len(plain) != size:
+        raise WireError(f"a compressed event has {len(plain)} bytes, but states {size}")
+    return plain

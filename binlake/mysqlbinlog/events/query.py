@@ -1,4 +1,7 @@
-"""QUERY: a statement as text, with the settings of the session that sent it, and its role in a transaction."""
+"""Events of statements: QUERY, with the settings of its session and its role in a transaction, and XA PREPARE.
+
+The name of a two-phase transaction tells to which XA PREPARE a later XA COMMIT refers.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,11 @@ import re
 import struct
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from binlake.errors import SchemaError, WireError
 from binlake.mysqlbinlog.charsets import decode_text
-from binlake.mysqlbinlog.events.compressed import uncompress_mariadb
-from binlake.mysqlbinlog.events.header import HEADER_BYTES
+from binlake.mysqlbinlog.events.header import HEADER_BYTES, uncompress_mariadb
 from binlake.mysqlbinlog.model import Flavor, LoggedSession, LoggedStatement
 
 _POST_HEADER = struct.Struct("<IIBHH")
@@ -22,6 +24,13 @@ _UTF8MB4 = 45
 _BEGIN = b"\0BEGIN"
 _TOO_MANY_DATABASES = 254
 """The count of changed databases if there are too many to list."""
+# A comment with `!` or `M!` is code: its contents were executed.
+_LEADING = re.compile(r"(?:\s+|--[ \t][^\n]*\n|#[^\n]*\n|/\*(?!!|M!).*?\*/|/\*M?!\d*)*", re.DOTALL)
+_WORDS = re.compile(r"(\w+|\()\s*(\w*)")
+_Reader = Callable[[bytes, int, dict[str, Any]], int]
+"""Reads one variable at an offset into the settings; returns the offset after it."""
+_PREPARE = struct.Struct("<BIII")
+_XID = re.compile(r"(?i)^\s*XA\s+\w+\s+X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s*(\d+)")
 
 
 class StatementRole(Enum):
@@ -80,9 +89,6 @@ _XA_WORDS = {
     "COMMIT": StatementRole.XA_COMMIT,
     "ROLLBACK": StatementRole.XA_ROLLBACK,
 }
-# A comment with `!` or `M!` is code: its contents were executed.
-_LEADING = re.compile(r"(?:\s+|--[ \t][^\n]*\n|#[^\n]*\n|/\*(?!!|M!).*?\*/|/\*M?!\d*)*", re.DOTALL)
-_WORDS = re.compile(r"(\w+|\()\s*(\w*)")
 
 
 def find_role(text: str) -> StatementRole:
@@ -102,10 +108,6 @@ def is_of_temporary_table(text: str) -> bool:
     """Whether the statement creates or drops a temporary table."""
     words = _WORDS.match(text, _LEADING.match(text).end())  # type: ignore[union-attr]
     return words is not None and words[2].upper() == "TEMPORARY"
-
-
-_Reader = Callable[[bytes, int, dict[str, Any]], int]
-"""Reads one variable at an offset into the settings; returns the offset after it."""
 
 
 def _read_status(data: bytes, flavor: Flavor) -> dict[str, Any]:
@@ -218,3 +220,31 @@ _COMMON_STATUS: dict[int, _Reader] = {
     131: _skip_collations,
 }
 _STATUS = {Flavor.MYSQL: _COMMON_STATUS, Flavor.MARIADB: {**_COMMON_STATUS, 0: _read_mariadb_flags}}
+
+
+class Xid(NamedTuple):
+    """The id of a two-phase transaction."""
+
+    format_id: int
+    gtrid: bytes
+    bqual: bytes
+
+    def __str__(self) -> str:
+        return f"X'{self.gtrid.hex()}',X'{self.bqual.hex()}',{self.format_id}"
+
+
+def read_prepare(event: bytes) -> tuple[Xid, bool]:
+    """The transaction that an XA_PREPARE event (without checksum) ends, and whether it is committed in one phase."""
+    one_phase, format_id, gtrid_size, bqual_size = _PREPARE.unpack_from(event, HEADER_BYTES)
+    at = HEADER_BYTES + _PREPARE.size
+    return Xid(format_id, event[at : at + gtrid_size], event[at + gtrid_size : at + gtrid_size + bqual_size]), bool(
+        one_phase
+    )
+
+
+def parse_xid(text: str) -> Xid:
+    """The transaction that `XA COMMIT X'61',X'',1` names; the servers log them in this form. Raises WireError."""
+    match = _XID.match(text)
+    if match is None:
+        raise WireError(f"{text!r} does not name a transaction")
+    return Xid(int(match[3]), bytes.fromhex(match[1]), bytes.fromhex(match[2]))

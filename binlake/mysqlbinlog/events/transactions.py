@@ -10,10 +10,9 @@ from collections.abc import Callable
 from enum import Enum
 
 from binlake.errors import BinlakeError, LostRange, SourceRefused, WireError
-from binlake.mysqlbinlog.events import gtids as gtidevents
-from binlake.mysqlbinlog.events import query, rows, tablemap, xa
-from binlake.mysqlbinlog.events.compressed import read_payload_events
-from binlake.mysqlbinlog.events.gtids import Gtid
+from binlake.mysqlbinlog.events import gtid as gtidevents
+from binlake.mysqlbinlog.events import query, rows
+from binlake.mysqlbinlog.events.gtid import Gtid, GtidSet, MySqlGtidSet, parse_gtid_set
 from binlake.mysqlbinlog.events.header import (
     ARTIFICIAL,
     CHECKSUM_BYTES,
@@ -24,12 +23,11 @@ from binlake.mysqlbinlog.events.header import (
     format_event_type,
     has_checksum,
     read_header,
+    read_payload_events,
     without_checksum,
     writes_checksums,
 )
-from binlake.mysqlbinlog.events.query import StatementRole
-from binlake.mysqlbinlog.events.xa import Xid
-from binlake.mysqlbinlog.gtid import GtidSet, MySqlGtidSet, parse_gtid_set
+from binlake.mysqlbinlog.events.query import StatementRole, Xid
 from binlake.mysqlbinlog.model import BinlogPosition, Flavor, LoggedStatement, RowsEvent, SourceTransaction, TableMap
 
 _E = EventType
@@ -225,7 +223,7 @@ class TransactionReader:
         if table is None:
             if len(self._known_maps) >= _MAPS:
                 self._known_maps.clear()
-            table = self._known_maps[body] = tablemap.read_table_map(event, self._flavor)
+            table = self._known_maps[body] = rows.read_table_map(event, self._flavor)
         self._maps[table.table_id] = table
 
     def _add_rows(self, kind: int, event: bytes) -> None:
@@ -314,7 +312,7 @@ class TransactionReader:
         return self._end_transaction(header)
 
     def _prepare(self, header: EventHeader, event: bytes) -> SourceTransaction | None:
-        xid, one_phase = xa.read_prepare(event)
+        xid, one_phase = query.read_prepare(event)
         if not one_phase and not self._is_skipped:
             self._prepared[xid] = tuple(self._changes)
             self._changes = []
@@ -324,7 +322,7 @@ class TransactionReader:
         self, header: EventHeader, role: StatementRole, text: str, before: int
     ) -> SourceTransaction | None:
         self._open_transaction(header, before)
-        xid = xa.parse_xid(text)
+        xid = query.parse_xid(text)
         changes = self._prepared.pop(xid, None)
         if role is StatementRole.XA_COMMIT and not self._is_skipped:
             self._changes = list(self._find_prepared(xid, BinlogPosition(*self._begin)) if changes is None else changes)

@@ -1,6 +1,6 @@
 """Converts row images of MySQL's and MariaDB's logs to TiDB's rows: `encode_transactions` is the entry point.
 
-A definition and a table map give a shape (`shape.py`, `layout.py`), by which rows are encoded one by one (`plain.py`)
+A definition and a table map give a shape (`shape.py`), by which rows are encoded one by one (`plain.py`)
 or many at once, column by column (`together.py`).
 """
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from binlake.mysqlbinlog.rowimage.lanes import Ints, Uints
-from binlake.mysqlbinlog.rowimage.layout import DATETIME2, TIME2, TIMESTAMP2, ValueLayout
 from binlake.mysqlbinlog.rowimage.numbers import FRACTION_UNITS, count_fraction_bytes
+from binlake.mysqlbinlog.rowimage.shape import DATETIME2, TIME2, TIMESTAMP2, ValueLayout
 from binlake.rows.schema import mysqltypes as t
 
 LaneReader = Callable[[NDArray[Any], Ints], Ints]

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from binlake.mysqlbinlog.rowimage.layout import DATETIME2, TIME2, TIMESTAMP2, ValueLayout
+from binlake.mysqlbinlog.rowimage.shape import DATETIME2, TIME2, TIMESTAMP2, ValueLayout
 from binlake.rows.schema import mysqltypes as t
 
 _TIME_SPAN = 839 * 3600

@@ -12,11 +12,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from binlake.errors import SourceRefused, WireError
+from binlake.mysqlbinlog.charsets import build_text_writer
 from binlake.mysqlbinlog.model import RowKind, RowsEvent
-from binlake.mysqlbinlog.rowimage.charsets import build_text_writer
-from binlake.mysqlbinlog.rowimage.jsonbinary import decode_json
-from binlake.mysqlbinlog.rowimage.jsondiffs import apply_diffs, read_packed
-from binlake.mysqlbinlog.rowimage.jsondirect import convert_to_tidb_json
+from binlake.mysqlbinlog.rowimage.jsonbinary import apply_diffs, convert_to_tidb_json, decode_json, read_packed
 from binlake.mysqlbinlog.rowimage.numbers import decode_float, number_reader
 from binlake.mysqlbinlog.rowimage.shape import ImageShape, LoggedColumn, Shape
 from binlake.rows.codec import datum as d

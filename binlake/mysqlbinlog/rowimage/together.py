@@ -14,23 +14,26 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from binlake.mysqlbinlog.charsets import build_utf8_writer, has_ascii
 from binlake.mysqlbinlog.model import RowKind
-from binlake.mysqlbinlog.rowimage.charsets import build_utf8_writer
 from binlake.mysqlbinlog.rowimage.columns import LaneReader, build_lane_reader, encode_comparable_floats
-from binlake.mysqlbinlog.rowimage.lanes import Bools, Bytes, Ints, LaneBuffer, encode_zigzag
-from binlake.mysqlbinlog.rowimage.pieces import (
+from binlake.mysqlbinlog.rowimage.lanes import (
     FRAME,
     NUMBER_ROOM,
     TEXT_ROOM,
+    Bools,
+    Bytes,
+    Ints,
+    LaneBuffer,
     Output,
     PieceRows,
     Values,
+    encode_zigzag,
     join_pieces,
     put_text,
 )
 from binlake.mysqlbinlog.rowimage.plain import SIGNED, WriteDatum, build_datum_writer
 from binlake.mysqlbinlog.rowimage.shape import LoggedColumn, Shape
-from binlake.mysqlbinlog.texts import has_ascii
 from binlake.rows.codec import datum as d
 from binlake.rows.schema import mysqltypes as t
 

@@ -11,13 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from binlake.mysqlbinlog.rowimage.charsets import (
-    InvalidText,
-    build_text_writer,
-    build_utf8_writer,
-    find_replaced_columns,
-)
-from binlake.mysqlbinlog.tablerows.textrows import read_row_values
+from binlake.mysqlbinlog.charsets import InvalidText, build_text_writer, build_utf8_writer, find_replaced_columns
+from binlake.mysqlbinlog.tablerows.link import read_row_values
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.encode import derive_decimal_layout
 from binlake.rows.codec.jsons import write_json

@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from binlake.mysqlbinlog.rowimage.lanes import Bools, Bytes, Ints, Uints, view_words
-from binlake.mysqlbinlog.rowimage.pieces import Values
+from binlake.mysqlbinlog.rowimage.lanes import Bools, Bytes, Ints, Uints, Values, view_words
 from binlake.mysqlbinlog.rowimage.together import CutShort
 from binlake.rows.codec import datum as d
 from binlake.rows.schema import ColumnInfo

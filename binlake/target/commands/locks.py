@@ -17,14 +17,13 @@ from binlake.base.commandline import Exit
 from binlake.base.terminal import print_table
 from binlake.config.model import Replication
 from binlake.ddl.shardlocks import Name, Resolution
-from binlake.ddl.shards import ShardTable, find_unlike_shards
 from binlake.ddl.sharedddl import SharedJudge
-from binlake.ddl.targets import Naming, TargetTables
+from binlake.ddl.targets import Naming, ShardTable, TargetTables, find_unlike_shards
 from binlake.errors import ConfigError
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.shardlocks import read_locks_at, read_resolutions, read_target_tables_at, record_resolution
+from binlake.lake.sharedtargets import read_locks_at, read_resolutions, read_target_tables_at, record_resolution
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema.forms import fold_pair

@@ -17,11 +17,11 @@ from binlake.ddl.targets import TargetTables
 from binlake.errors import LostRange
 from binlake.health.values import build_ts_view
 from binlake.lake.ddls import read_newest_ddls
+from binlake.lake.mutations import Row, RowVersion
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import Row, RowVersion
 from binlake.lake.schemas import StateCache
 from binlake.lake.seek import TimeBudget
-from binlake.lake.shardlocks import read_target_tables_at
+from binlake.lake.sharedtargets import read_target_tables_at
 from binlake.lake.transactions import Passages
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import SINKS

@@ -15,7 +15,7 @@ from typing import Any
 from binlake import tso
 from binlake.audit.preview import preview_rows
 from binlake.errors import LostRange
-from binlake.lake.rowhistory import Row, RowVersion
+from binlake.lake.mutations import Row, RowVersion
 from binlake.lake.seek import TimeBudget
 from binlake_airflow.pages.audits import PageLake, has_changed, require_open_key
 from binlake_airflow.pages.diffs import find_difference

@@ -20,18 +20,17 @@ from binlake.health.values import (
     format_utc,
     parse_detail,
 )
-from binlake.lake import moved
+from binlake.lake import targetevents
 from binlake.lake.failures import FAILURE, Failure
 from binlake.pipeline import BY_NAME, ENDED, parse_feed_sink
-from binlake.window import asides
-from binlake.window.eventrow import EventRow
+from binlake.window.events import ASIDE, EventRow
 from binlake_airflow.pages.notices import describe_notice
 
 _NOTICES = 10
 # Late transactions, forgotten pumps, released windows, skipped transactions, injections that never run, rows changed
 # manually, tables that were set aside or brought back, a checkpoint that was moved by hand or is back.
 _NOTED = ("incident", "forget", "release", "ddl-choice", "skip", "injection", "repair", "rollback", "emit",
-          "validation", asides.STAGE, moved.STAGE)  # fmt: skip
+          "validation", ASIDE, targetevents.POSITION)  # fmt: skip
 PAGE = 25
 """Rows of a list; older ones are on the next page."""
 
@@ -113,7 +112,7 @@ def build_notices_view(log: WindowEvents) -> list[dict[str, Any]]:
 
 def _describe_event(event: EventRow) -> str:
     """The stage; for a feed's state change its name and new state, for the checkpoint what happened to it."""
-    if event["stage"] == moved.STAGE:
+    if event["stage"] == targetevents.POSITION:
         return f"checkpoint {event['state']}"
     feed = parse_feed_sink(event["sink"])
     return f"feed {feed} {event['state']}" if event["stage"] == FEED_STATE else str(event["stage"])

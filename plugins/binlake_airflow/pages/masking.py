@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from binlake.audit.audit import Audit
 from binlake.config.mask import MaskSection
 from binlake.errors import BinlakeError
-from binlake.lake.rowhistory import Row
+from binlake.lake.mutations import Row
 
 HIDDEN = "•••"
 """What stands for each hidden value, NULL included."""

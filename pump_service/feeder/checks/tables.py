@@ -10,9 +10,9 @@ from typing import get_args
 
 from binlake.base.sql import Dialect
 from binlake.errors import SchemaError
+from binlake.mysqlbinlog.charsets import build_utf8_writer
 from binlake.mysqlbinlog.definitions.descriptions import SYSTEM_DATABASES, TableDescription
 from binlake.mysqlbinlog.definitions.tables import build_table_info
-from binlake.mysqlbinlog.rowimage.charsets import build_utf8_writer
 from binlake.pump_service.feeder.checks.servers import CheckFinding, judge
 from binlake.pump_service.feeder.server import Link, ask
 from binlake.pump_service.feeder.settings import SourceFile

@@ -21,7 +21,7 @@ from pymysql import err
 from binlake.dialect.classify import DdlKind, read_name
 from binlake.errors import BinlakeError, Permanent, SourceUnavailable, Transient
 from binlake.mysqlbinlog.definitions.statements import SingleStatement, split_ddl
-from binlake.mysqlbinlog.gtid import parse_gtid_set
+from binlake.mysqlbinlog.events.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import (
     BinlogPosition,
     Flavor,

@@ -21,9 +21,9 @@ from pymysql import err
 from pymysql.constants import ER
 
 from binlake.errors import SourceRefused, SourceUnavailable
-from binlake.mysqlbinlog.definitions.changes import DefinitionChange
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
-from binlake.mysqlbinlog.gtid import parse_gtid_set
+from binlake.mysqlbinlog.definitions.writer import DefinitionChange
+from binlake.mysqlbinlog.events.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import BinlogPosition, Flavor
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.pump_service.feeder.dump import ServerIdentity, read_identity

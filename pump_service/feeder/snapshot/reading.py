@@ -18,16 +18,16 @@ from pymysql import err
 from pymysql.constants import ER
 
 from binlake.errors import SourceRefused, Transient
+from binlake.mysqlbinlog.charsets import InvalidText
 from binlake.mysqlbinlog.definitions.descriptions import mask_four_byte_characters
-from binlake.mysqlbinlog.rowimage.charsets import InvalidText
 from binlake.mysqlbinlog.rowimage.transactions import encode_inserts
 from binlake.mysqlbinlog.tablerows.chunks import Chunk, Chunks
-from binlake.mysqlbinlog.tablerows.columnrows import BLOCK_BYTES, BLOCK_ROWS, ColumnWriter
-from binlake.mysqlbinlog.tablerows.link import Name
+from binlake.mysqlbinlog.tablerows.link import Name, query_rows
 from binlake.mysqlbinlog.tablerows.ranges import KeyRanges
-from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, group_into_blocks
+from binlake.mysqlbinlog.tablerows.rowblocks import COLUMN_BLOCK_BYTES as BLOCK_BYTES
+from binlake.mysqlbinlog.tablerows.rowblocks import COLUMN_BLOCK_ROWS as BLOCK_ROWS
+from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, ColumnWriter, group_into_blocks
 from binlake.mysqlbinlog.tablerows.rowtexts import select_columns
-from binlake.mysqlbinlog.tablerows.textrows import query_rows
 from binlake.pump_service.feeder.server import Link, ask
 from binlake.pump_service.feeder.snapshot.control import Throttle
 from binlake.pump_service.feeder.snapshot.opening import SourceSnapshots

@@ -12,9 +12,8 @@ from support.binlogevents import START, Log, reader_of
 from support.examples import examples
 
 from binlake.errors import BinlakeError, WireError
-from binlake.mysqlbinlog.events.gtids import encode_mysql_set
+from binlake.mysqlbinlog.events.gtid import MySqlGtidSet, encode_mysql_set
 from binlake.mysqlbinlog.events.header import HEADER_BYTES, EventType
-from binlake.mysqlbinlog.gtid import MySqlGtidSet
 from binlake.mysqlbinlog.model import Flavor
 
 _UUID = "11111111-2222-3333-4444-555555555555"

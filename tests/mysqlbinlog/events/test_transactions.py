@@ -10,8 +10,8 @@ from support.binlogevents import START, UUID_1, Log, read_all, reader_of
 
 from binlake.errors import BinlakeError, LostRange, SourceRefused, WireError
 from binlake.mysqlbinlog.events.header import ARTIFICIAL, IGNORABLE, EventType
+from binlake.mysqlbinlog.events.query import Xid
 from binlake.mysqlbinlog.events.transactions import GtidOrigin
-from binlake.mysqlbinlog.events.xa import Xid
 from binlake.mysqlbinlog.model import BinlogPosition, Flavor, RowsEvent
 
 _STANDALONE = 1

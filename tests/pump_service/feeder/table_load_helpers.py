@@ -13,7 +13,7 @@ from support.mariadb import MariaDb, MySql
 from support.windows import wait_until
 
 from binlake.mysqlbinlog.definitions.writer import SourceNames
-from binlake.mysqlbinlog.gtid import parse_gtid_set
+from binlake.mysqlbinlog.events.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor
 from binlake.pump_service.feeder.catalog import Catalog
 from binlake.pump_service.feeder.connection import SourceLog, open_log

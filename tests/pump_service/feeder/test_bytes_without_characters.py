@@ -16,8 +16,8 @@ from support.mariadb import MariaDb, execute
 from support.sourcelog import end_of, transactions_until_now
 
 from binlake.errors import SourceRefused
+from binlake.mysqlbinlog.charsets import REPLACED, ReplacedTexts
 from binlake.mysqlbinlog.rowimage.plain import find_changed_columns
-from binlake.mysqlbinlog.rowimage.replaced import REPLACED, ReplacedTexts
 from binlake.mysqlbinlog.rowimage.shape import derive_shape
 from binlake.mysqlbinlog.rowimage.transactions import encode_transactions
 from binlake.rows.codec.columnblocks import is_column_block, read_column_block

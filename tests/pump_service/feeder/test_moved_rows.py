@@ -17,7 +17,7 @@ from loading_helpers import DB, SERVER_ID, DyingPumps, Loaded, committed, rows_l
 from support.mariadb import MariaDb, MySql, execute, rows
 
 from binlake.errors import SourceUnavailable
-from binlake.mysqlbinlog.gtid import MariaDbGtidSet, MySqlGtidSet
+from binlake.mysqlbinlog.events.gtid import MariaDbGtidSet, MySqlGtidSet
 from binlake.mysqlbinlog.model import Flavor
 from binlake.pump_service.feeder.connection import open_log
 from binlake.pump_service.feeder.server import connect, read_log_end

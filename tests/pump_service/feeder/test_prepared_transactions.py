@@ -17,7 +17,7 @@ from support.mariadb import MariaDb, MySql, execute, mariadb_in_memory, mysql_in
 from support.sourcelog import end_of, transactions_until_now
 
 from binlake.errors import LostRange
-from binlake.mysqlbinlog.events.xa import Xid
+from binlake.mysqlbinlog.events.query import Xid
 from binlake.mysqlbinlog.model import SourceTransaction
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.long]

@@ -14,9 +14,9 @@ from feeder_helpers import CountingClock, MemoryPumps, position
 from support import alert_rules
 
 from binlake.errors import ConfigError, SchemaError, SharedFailure, SourceUnavailable
-from binlake.mysqlbinlog.definitions.changes import DefinitionChange
+from binlake.mysqlbinlog.charsets import REPLACED
+from binlake.mysqlbinlog.definitions.writer import DefinitionChange
 from binlake.mysqlbinlog.model import LoggedSession, LoggedStatement, RowKind, RowsEvent, SourceTransaction, TableMap
-from binlake.mysqlbinlog.rowimage.replaced import REPLACED
 from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.pump_service.feeder import worker
 from binlake.pump_service.feeder.journal import FeederJournal

@@ -13,15 +13,19 @@ from support.tableinfo import table_info_of
 from support.windows import target_of
 
 from binlake.config.target import TargetTable
-from binlake.ddl.definitions import LandedDdl
-from binlake.ddl.shapes import Shapes, TableShape
+from binlake.ddl.definitions import LandedDdl, Shapes, TableShape
 from binlake.rows.schema import DbInfo, RowIdentity, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.state import DdlSide
 from binlake.target.definitions.definitions import compare_definitions, expect_tables, read_definitions
 from binlake.target.definitions.forms import TableForm, build_expected_form
-from binlake.target.definitions.shape import derive_shape, list_refusals
-from binlake.target.definitions.structure import StructureDifference, compare_structures, find_shared_identity
+from binlake.target.definitions.structure import (
+    StructureDifference,
+    compare_structures,
+    derive_shape,
+    find_shared_identity,
+    list_refusals,
+)
 from binlake.target.session.session import TargetSession
 
 pytestmark = pytest.mark.mariadb
