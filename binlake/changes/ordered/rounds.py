@@ -21,8 +21,7 @@ from typing import Literal, Protocol
 
 from binlake.changes.ordered.merger import Merger, OrderedChange
 from binlake.errors import Permanent
-from binlake.statements.batch import Phase, StatementBatch, compute_statement_digest
-from binlake.statements.limits import BatchLimits
+from binlake.statements.batch import BatchLimits, Phase, StatementBatch, compute_statement_digest
 
 Strategy = Literal["causality", "flush"]
 

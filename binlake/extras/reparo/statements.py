@@ -25,8 +25,7 @@ from binlake.extras.reparo.rows import WindowRows
 from binlake.extras.reparo.windows import FileWindow
 from binlake.rows.schema import TableDef
 from binlake.statements import UNCHECKED, BatchLimits, Phase, StatementBatch, TableStatements, build_images_from_maps
-from binlake.statements.batch import compute_statement_digest
-from binlake.statements.digests import compute_digest_of_index, convert_batch_to_row
+from binlake.statements.batch import compute_digest_of_index, compute_statement_digest, convert_batch_to_row
 from binlake.target import ExpectedState, SegmentPlan
 from binlake.window.manifest import ApplyManifest, format_window_name
 

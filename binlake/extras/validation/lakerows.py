@@ -22,10 +22,9 @@ from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.mutations import RowVersion, match_keys, match_table, read_changes
 from binlake.lake.paths import LakePaths
 from binlake.mirror.versions import IN_PART
-from binlake.repair.verify.differences import Row
-from binlake.repair.verify.keyorder import AnyKey
-from binlake.repair.verify.laketable import VerifiedLakeTable
-from binlake.repair.verify.tables import VerifiedTable
+from binlake.repair.chunks import AnyKey
+from binlake.repair.differences import Row
+from binlake.repair.lakeside import VerifiedLakeTable, VerifiedTable
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.job import Action

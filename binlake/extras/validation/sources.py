@@ -17,14 +17,11 @@ from binlake.config.servers import TargetSection, ValidatedSource
 from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.extras.validation.positions import LogPosition, find_published_ts, read_feeder_positions, read_log_position
 from binlake.extras.validation.proof import Positions
-from binlake.repair.verify.chunks import ChunkPlan, Cuts
-from binlake.repair.verify.differences import Row
-from binlake.repair.verify.keyorder import AnyKey
-from binlake.repair.verify.run import list_rules_that_change_rows, require_source_server
-from binlake.repair.verify.snapshot import open_source_snapshot
-from binlake.repair.verify.sqltable import SqlTable
-from binlake.repair.verify.tables import Name, VerifiedTable
-from binlake.repair.verify.texts import build_fold
+from binlake.repair.chunks import AnyKey, ChunkPlan, Cuts, build_fold
+from binlake.repair.differences import Row
+from binlake.repair.lakeside import Name, VerifiedTable
+from binlake.repair.serverside import SqlTable, open_source_snapshot
+from binlake.repair.verify import list_rules_that_change_rows, require_source_server
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
 from binlake.target.session.session import TargetSession

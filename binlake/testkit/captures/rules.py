@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from binlake.base.sql import Dialect
-from binlake.compare.structure import EXPRESSION, ColumnStructure, KeyStructure, TableStructure, normalize_collation
+from binlake.compare import EXPRESSION, ColumnStructure, KeyStructure, TableStructure, normalize_collation
 from binlake.dialect import choose_bytewise_collation
 from binlake.dialect.collations import find_target_collation
 

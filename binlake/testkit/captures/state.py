@@ -14,8 +14,7 @@ from typing import Any
 from pymysql.connections import Connection
 
 from binlake.base.sql import Dialect
-from binlake.compare.structure import parse_create
-from binlake.compare.values import as_latin1, build_canonical_converter, decode_captured_value, list_exemptions
+from binlake.compare import as_latin1, build_canonical_converter, decode_captured_value, list_exemptions, parse_create
 from binlake.errors import WireError
 from binlake.testkit.captures.capture import Json, StateAt
 from binlake.testkit.captures.rules import CaptureRules

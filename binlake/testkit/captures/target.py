@@ -11,15 +11,15 @@ from pymysql.converters import conversions
 from pymysql.cursors import SSCursor
 
 from binlake.base.sqllink import SqlLink
-from binlake.compare.structure import (
+from binlake.compare import (
     ColumnStructure,
     KeyStructure,
+    Raw,
     TableStructure,
     normalize_collation,
     normalize_type,
     parse_base_type,
 )
-from binlake.compare.values import Raw
 from binlake.errors import TargetUnavailable
 
 SYSTEM_DATABASES = ("information_schema", "mysql", "performance_schema", "sys")
