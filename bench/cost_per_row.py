@@ -35,7 +35,7 @@ from binlake.base.rowhash import hash_rows
 from binlake.changes.net.columns import compute_net_changes
 from binlake.config.protocols import AvroOptions
 from binlake.ddl.definitions import Cell, Segments, WindowDefinitions
-from binlake.feed.avro.format import AvroFormat
+from binlake.feed.avro import AvroFormat
 from binlake.feed.messages import MessageEncoder
 from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG, CHANGE, MUTATION, parse_schema

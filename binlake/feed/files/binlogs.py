@@ -29,11 +29,10 @@ from binlake.binlogfile.index import PATH, BinlogIndex, IndexedFile, compute_che
 from binlake.binlogfile.names import Compression, format_file_name, select_binlog_files
 from binlake.config.sinkuri import StorageSection
 from binlake.errors import Permanent
-from binlake.feed.events import DDL
+from binlake.feed.encoding import TRANSACTION, measure_lengths
 from binlake.feed.files.publisher import Read
-from binlake.feed.manifest import EncodeManifest
-from binlake.feed.position import ChangePosition
-from binlake.feed.protobuf import TRANSACTION, measure_lengths
+from binlake.feed.manifest import ChangePosition, EncodeManifest
+from binlake.feed.messages import DDL
 
 log = structlog.get_logger(__name__)
 

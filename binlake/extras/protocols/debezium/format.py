@@ -23,8 +23,7 @@ from binlake.extras.protocols.debezium.schema import (
     build_key_schema,
     build_record_name,
 )
-from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, FeedEvent, Images, RowFormat, find_row_key
-from binlake.feed.jsontext import (
+from binlake.feed.encoding import (
     as_binary,
     encode_base64,
     encode_json,
@@ -32,8 +31,9 @@ from binlake.feed.jsontext import (
     encode_object,
     encode_strings,
     escape_texts,
+    show_members,
 )
-from binlake.feed.values import show_members
+from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, FeedEvent, Images, RowFormat, find_row_key
 from binlake.rows.codec.temporal import parse_duration
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t

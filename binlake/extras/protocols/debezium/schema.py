@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from binlake.feed.avro.schema import build_legal_name, format_tidb_type
+from binlake.feed.avroschema import build_legal_name, format_tidb_type
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 

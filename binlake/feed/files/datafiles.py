@@ -1,11 +1,18 @@
-"""Splits the messages of a window into files by table, version and date; each file ends after a transaction.
+"""The data files of a window: which messages each of them has, and its bytes.
 
-Rule: which messages share a file depends only on the messages and the file size, not on the parts in which they arrive.
-So a repeated run writes the same files.
+Messages are split by table, version and date, and each file ends after a transaction. Rule: which messages share a file
+depends only on the messages and the file size, not on the parts in which they arrive. So a repeated run writes the same
+files.
+
+A file of a text protocol has one message per line, without keys, as in TiCDC's storage sink. Avro messages are an Avro
+object container file, which any Avro reader can read without a registry. A record has `commit_ts`, `key`, `value` (null
+for a deletion). Key and value are encoded with the messages' schemas, byte for byte like their bodies in Kafka; the
+schemas are in the file's header (Avro 1.12, "Object Container Files").
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,11 +21,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from binlake import tso
+from binlake.base.arrowcolumns import join_parts
 from binlake.base.lakecolumns import Message
-from binlake.feed.files.layout import build_data_folder, format_date
-from binlake.feed.files.versions import Versions
+from binlake.feed import avro
+from binlake.feed.files.layout import Versions, build_data_folder, format_date
 
 Ints = npt.NDArray[np.int64]
 
@@ -118,3 +127,73 @@ def _find_ends(messages: pa.Table, size: int) -> Iterator[int]:
 def _measure_sizes(messages: pa.Table) -> Any:
     lengths = [pc.fill_null(pc.binary_length(messages.column(name)), 0) for name in (Message.KEY, Message.VALUE)]
     return np.asarray(lengths[0]).astype(np.int64) + np.asarray(lengths[1]) + ROW_BYTES
+
+
+def encode_text_file(messages: pa.Table, terminator: bytes) -> bytes:
+    """The values, each followed by `terminator`."""
+    values = pc.fill_null(messages.combine_chunks().column(Message.VALUE), b"").combine_chunks()
+    return join_values(pc.binary_join_element_wise(values, terminator, b""))
+
+
+def join_values(values: Any) -> bytes:
+    """All values of a binary array, none NULL, concatenated."""
+    _, offsets, data = values.buffers()
+    if data is None or not len(values):
+        return b""
+    bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    return bytes(memoryview(data)[bounds[0] : bounds[-1]])
+
+
+_MAGIC = b"Obj\x01"
+_BLOCK_ROWS = 4096
+NAMESPACE = "binlake.feed"
+
+
+def build_file_schema(key_schema: str, value_schema: str) -> str:
+    """The schema of a file's records. Key and value have the same name in a registry; here the key gets a suffix."""
+    key = json.loads(key_schema)
+    fields = [
+        {"name": "commit_ts", "type": "long"},
+        {"name": "key", "type": {**key, "name": f"{key['name']}_key"}},
+        {"name": "value", "type": ["null", json.loads(value_schema)], "default": None},
+    ]
+    record = {"type": "record", "name": "message", "namespace": NAMESPACE, "fields": fields}
+    return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
+
+
+def encode_avro_file(messages: pa.Table, key_schema: str, value_schema: str) -> bytes:
+    """The file of `messages`, which all have these schemas. Equal messages give equal bytes."""
+    schema = build_file_schema(key_schema, value_schema).encode()
+    records = _encode_records(messages)
+    sync = xxhash.xxh3_128_digest(schema + join_values(records))
+    header = (
+        _MAGIC
+        + _encode_number(2)
+        + _add_size(b"avro.codec")
+        + _add_size(b"null")
+        + _add_size(b"avro.schema")
+        + _add_size(schema)
+    )
+    parts = [header + _encode_number(0) + sync]
+    for start in range(0, len(records), _BLOCK_ROWS):
+        block = records[start : start + _BLOCK_ROWS]
+        content = join_values(block)
+        parts += [_encode_number(len(block)), _encode_number(len(content)), content, sync]
+    return b"".join(parts)
+
+
+def _encode_records(messages: pa.Table) -> Any:
+    one = messages.combine_chunks()
+    key, value = (one.column(name).combine_chunks() for name in (Message.KEY, Message.VALUE))
+    commits = np.asarray(one.column(Message.COMMIT_TS)).astype(np.int64)
+    return join_parts(
+        [avro.encode_longs(commits), key, avro.encode_branches(pc.is_valid(value), 0), pc.fill_null(value, b"")]
+    )
+
+
+def _encode_number(value: int) -> bytes:
+    return bytes(avro.encode_longs(np.array([value], np.int64))[0].as_py())
+
+
+def _add_size(value: bytes) -> bytes:
+    return _encode_number(len(value)) + value

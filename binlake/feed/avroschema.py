@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from binlake.config.protocols import AvroOptions
 from binlake.errors import ConfigError, SchemaError
+from binlake.feed.encoding import convert_texts_to_zone
 from binlake.feed.formats import find_row_key
-from binlake.feed.values import convert_texts_to_zone
 from binlake.rows.codec.encode import derive_decimal_layout, derive_filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
