@@ -5,8 +5,6 @@ port, `command` is `binlake capture`.
 """
 
 from binlake.pump_service.statusport import StatusServer
-from binlake.testkit.replay.clock import ReplayClock
-from binlake.testkit.replay.replayer import Replayer, ReplayResult
-from binlake.testkit.replay.schedule import ReplaySchedule, ReplayStep
+from binlake.testkit.replay.replayer import ReplayClock, Replayer, ReplayResult, ReplaySchedule, ReplayStep
 
 __all__ = ["ReplayClock", "ReplayResult", "ReplaySchedule", "ReplayStep", "Replayer", "StatusServer"]
