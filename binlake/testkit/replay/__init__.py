@@ -1,7 +1,6 @@
 """Replays a recorded TiDB capture into real pumps, and meanwhile serves the status port of its TiDB.
 
-`schedule` knows the capture's binlogs, `replayer` writes them and leads PD's clock, `recorded` is the capture's status
-port, `command` is `binlake capture`.
+`replayer` writes the capture's binlogs and leads PD's clock, `recorded` is its TiDB, `command` is `binlake capture`.
 """
 
 from binlake.pump_service.statusport import StatusServer
