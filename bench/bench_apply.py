@@ -34,7 +34,7 @@ from binlake.rows.schema.info import IndexColumn, IndexInfo
 from binlake.rows.schema.job import PUBLIC
 from binlake.spark_jobs.tables.statements import build_statement_table
 from binlake.statements import BatchLimits, Phase, StatementBatch, TableStatements
-from binlake.statements.digests import restore_checked_batch
+from binlake.statements.batch import restore_checked_batch
 from binlake.target import SegmentPlan, apply_window
 from binlake.window.manifest import ApplyManifest
 from deploy.local.mariadb import MariaDb

@@ -25,7 +25,7 @@ from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.mirror import MirrorState, MirrorVersions
 from binlake.pipeline import list_required_stages
 from binlake.window.manifest import MemberProof, WindowManifest
-from binlake.window.remembered import RememberedMember
+from binlake.window.membership import RememberedMember
 
 STAGES = ("land", "merge", *list_required_stages("sql"))
 TABLES = 40

@@ -17,7 +17,7 @@ import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from binlake.window.eventrow import EventRow
+from binlake.window.events import EventRow
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

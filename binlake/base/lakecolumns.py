@@ -121,7 +121,7 @@ class Statement(OfSegment):
 
 
 class Window:
-    """Columns of `window`; a row of it is a `binlake.window.eventrow.EventRow`."""
+    """Columns of `window`; a row of it is a `binlake.window.events.EventRow`."""
 
     LO = "lo"
     HI = "hi"

@@ -25,8 +25,8 @@ from binlake.dialect.wholetexts import express_default, put_key_lengths
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import fold_name
+from binlake.statements.generation import is_computed
 from binlake.statements.literal import quote, quote_name
-from binlake.statements.writtencolumns import is_computed
 
 DROPPED_WORDS = frozenset({"CLUSTERED", "NONCLUSTERED"})
 """Keywords for the storage of a primary key, which no server but TiDB has."""

@@ -22,7 +22,7 @@ from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import fold_name
 from binlake.rows.schema.job import PUBLIC, SourceSession
-from binlake.statements.castvalues import CastStep
+from binlake.statements.ddlsteps import CastStep
 from binlake.statements.literal import quote, quote_name
 
 SHADOW = "_binlake_cast_"

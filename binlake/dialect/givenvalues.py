@@ -25,16 +25,17 @@ from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import fold_name
 from binlake.rows.schema.job import SourceSession
+from binlake.statements.ddlsteps import RequireNoRows
 from binlake.statements.generation import (
+    depends_on_zone,
     find_filled_operands,
+    is_computed,
     is_proven,
     list_expressions,
     list_recomputed,
     may_store,
 )
 from binlake.statements.literal import quote, quote_name
-from binlake.statements.requiredrows import RequireNoRows
-from binlake.statements.writtencolumns import depends_on_zone, is_computed
 
 _OF_FUNCTIONS = {
     "DAYNAME": "lc_time_names", "MONTHNAME": "lc_time_names", "TO_CHAR": "lc_time_names",

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from binlake.errors import DamagedManifest
-from binlake.window.manifest import OfWindow
-from binlake.window.sealing import seal, unseal
+from binlake.window.manifest import OfWindow, seal, unseal
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from binlake.errors import Fenced, LostRange, Permanent
 from binlake.lake.failures import describe
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.pipeline import name_feed_sink
-from binlake.window.eventrow import EventRow
+from binlake.window.events import EventRow
 
 log = structlog.get_logger(__name__)
 

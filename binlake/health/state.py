@@ -27,9 +27,10 @@ from binlake.health.problem import (
     SHOW_CHECKPOINT,
     STATES,
     Problem,
+    find_lag_problems,
+    find_source_problems,
 )
-from binlake.health.reachability import list_servers_of_feed
-from binlake.health.sourceproblems import find_lag_problems, find_source_problems
+from binlake.health.surroundings import list_servers_of_feed
 from binlake.health.values import WindowEvents, build_ts_view, format_utc
 from binlake.lake import baseload
 from binlake.lake.failures import FAILURE, Failure
@@ -45,6 +46,9 @@ _DEAD = {
     "target": "nothing listens at the target's address",
     "spark": "nothing listens at the address of Spark",
 }
+_FUSED = "window"
+_VALIDATION = ("validate", "validation")
+"""Runs of continuous validation, and manual changes of its errors."""
 
 
 @dataclass(frozen=True)
@@ -219,9 +223,6 @@ def _classify_stage(stage: str) -> str:
     return "failing" if stage in BY_NAME or stage == _FUSED else "attention"
 
 
-_FUSED = "window"
-
-
 def _list_stages_that_clear(stage: str) -> tuple[str, ...]:
     """The stages whose end shows that `stage` works again: itself, and the later stages of the same sink."""
     if stage == _FUSED:
@@ -344,10 +345,6 @@ def _find_difference_problems(
             text = "a table differs after a DDL that changed its rows: see the notices"
             problems.append(Problem("attention", text, event["at_ms"], event["run_id"], FIX_TARGET))
     return problems
-
-
-_VALIDATION = ("validate", "validation")
-"""Runs of continuous validation, and manual changes of its errors."""
 
 
 def _read_last_validation(log: WindowEvents) -> dict[str, Any] | None:

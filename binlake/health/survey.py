@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -18,11 +19,21 @@ from binlake.config import Replication
 from binlake.config.folder import find_replications, find_replications_folder
 from binlake.config.load import load_replication
 from binlake.errors import BinlakeError, ConfigError, Transient
+from binlake.health.orchestration import DagFacts, SchedulerFacts
+from binlake.health.positions import build_feeds_view, build_status_view
 from binlake.health.problem import STATES, Problem, fill_in
-from binlake.health.reading import Orchestration, read_health
+from binlake.health.state import Surroundings, build_health_view
+from binlake.health.surroundings import (
+    FindAddresses,
+    build_nodes_view,
+    build_reach_view,
+    build_sources_view,
+    hear_sources,
+)
 from binlake.lake.damage import translate_storage_error
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
+from binlake.pipeline import name_feed_sink
 
 UNKNOWN = "unknown"
 """The state of a replication whose file or lake cannot be read."""
@@ -31,8 +42,44 @@ ORDER = (UNKNOWN, *STATES, "empty", "running")
 _GOES_ON = frozenset({"behind", "attention"})
 _WELL = frozenset({"empty", "running"})
 Row = dict[str, Any]
-Ask = Callable[[Replication], Orchestration]
 GROUP = "binlake.orchestration"
+
+
+def _know_no_address() -> tuple[tuple[str, int], ...]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Orchestration:
+    """What only Airflow knows: the DAGs of the replication by kind, its scheduler, and where Spark is.
+
+    Without arguments: Airflow was not asked, so nothing of this is known and none of it counts as a problem.
+    """
+
+    dags: Mapping[str, DagFacts] = field(default_factory=dict)
+    scheduler: SchedulerFacts | None = None
+    find_spark: FindAddresses = _know_no_address
+
+
+def read_health(
+    replication: Replication, log: WindowLog, orchestration: Orchestration
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The replication's status with its health, and the registry's nodes (as `build_nodes_view`)."""
+    now_ms, nodes = time.time_ns() // 1_000_000, build_nodes_view(replication)
+    hearing = hear_sources(replication, nodes["tidb"])
+    # How far a commit_ts is behind is a question to the clock that gave it; what Binlake recorded has this one's times.
+    source_ms = now_ms + nodes["skew_ms"]
+    status = build_status_view(replication, log, source_ms, hearing)
+    feeds = build_feeds_view(replication, log, source_ms, hearing)
+    status["sinks"] |= {name_feed_sink(feed["name"]): feed["position"] for feed in feeds}
+    reach = build_reach_view(replication, orchestration.find_spark)
+    around = Surroundings(orchestration.dags, reach, nodes, hearing, orchestration.scheduler)
+    health = build_health_view(replication, log, status, around, now_ms, feeds)
+    source = build_sources_view(hearing, now_ms)
+    return {**status, **health, "source": source, "feeds": feeds, "skew_ms": nodes["skew_ms"]}, nodes
+
+
+Ask = Callable[[Replication], Orchestration]
 
 
 def find_files(names: Sequence[str]) -> tuple[dict[Path, Replication], dict[Path, ConfigError]]:

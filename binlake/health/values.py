@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from binlake import tso
 from binlake.cluster.source.hearing import Hearing
 from binlake.pipeline import name_task
-from binlake.window import waitingddl
-from binlake.window.eventrow import EventRow
+from binlake.window.cuts import describe_waiting_ddl
+from binlake.window.events import EventRow
 
 
 class WindowEvents(Protocol):
@@ -74,7 +74,7 @@ def build_stage_row(event: EventRow) -> dict[str, Any]:
         "rows": event["rows"],
         "seconds": round(event["seconds"], 2),
         "blocked_by": event["blocked_by"] or "",
-        "reason": str(detail.get("reason", "")) or waitingddl.describe(detail),
+        "reason": str(detail.get("reason", "")) or describe_waiting_ddl(detail),
         "engine": f"Spark, {detail['spark_tasks']:,} tasks" if "spark_tasks" in detail else "",
         # Who writes to the lake must not be able to put a script into a page.
         "engine_url": pages if pages.startswith(("http://", "https://")) else "",

@@ -20,7 +20,7 @@ from binlake.lake.controltables import BASE_CHUNK
 from binlake.lake.parts import TablePart
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.window.eventrow import EventRow
+from binlake.window.events import EventRow
 
 STAGE = "base"
 _FACTS = ("schema_version", "chunk_rows", "tables", "rows_estimated")

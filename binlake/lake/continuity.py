@@ -24,7 +24,7 @@ from binlake.lake.opentable import KnownTable, is_last_version, open_known
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import BINLOG, LakeTable
 from binlake.lake.windowlog import WindowLog
-from binlake.window.eventrow import EventRow
+from binlake.window.events import EventRow
 from binlake.window.manifest import format_window_name
 
 LANDED_TABLES = (BINLOG, SCHEMA_CHANGE)

@@ -20,7 +20,7 @@ import structlog
 from binlake.errors import BinlakeError
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.pipeline import name_task
-from binlake.window.eventrow import EventRow
+from binlake.window.events import EventRow
 
 log = structlog.get_logger(__name__)
 

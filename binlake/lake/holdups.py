@@ -16,10 +16,9 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.tso import Clock
 from binlake.window.manifest import WindowManifest
-from binlake.window.membership import Probe, flag_future_watermarks, gather_members
+from binlake.window.membership import Probe, RememberedMember, flag_future_watermarks, gather_members
 from binlake.window.plan import WindowPlan, propose_window, reach_after
-from binlake.window.probing import ask_pump
-from binlake.window.remembered import RememberedMember
+from binlake.window.sourcecluster import ask_pump
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.pipeline import BY_NAME
-from binlake.window.remembered import FORGOTTEN, RememberedMember
+from binlake.window.membership import FORGOTTEN, RememberedMember
 
 
 class MemberTable:

@@ -2,7 +2,7 @@
 
 - A table was set aside, or was brought back (U-16).
 - Another hand moved the checkpoint, or it is back where Binlake left it. The target's own record decides
-  (`binlake.target.claim.checkpointrow`).
+  (`binlake.target.claim.checkpoint`).
 - A DDL changes rows by itself: its tables are due for a comparison after it has run there. They are recorded before the
   DDL runs and stay due until they have been compared, so a run that dies forgets nothing. Windows without such a DDL
   cost one read of the newest events.
@@ -22,7 +22,7 @@ from binlake.ddl import rewrites
 from binlake.ddl.definitions import LandedDdl
 from binlake.errors import CheckpointMoved
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.window import asides
+from binlake.window.events import ASIDE, BACK, SET_ASIDE, list_unrecorded
 
 
 def record_set_aside(windows: WindowLog, hi: int, tables: Sequence[Mapping[str, str]], run_id: str) -> list[str]:
@@ -31,12 +31,10 @@ def record_set_aside(windows: WindowLog, hi: int, tables: Sequence[Mapping[str, 
     This includes tables set aside by a run that failed afterwards: the target has recorded them, and the next window
     records them in the lake.
     """
-    new = asides.list_unrecorded(tables, windows.read_events(stage=asides.STAGE)) if tables else []
+    new = list_unrecorded(tables, windows.read_events(stage=ASIDE)) if tables else []
     for table in new:
         since = int(table["since"])
-        windows.record(
-            WindowEvent(asides.STAGE, since, max(since, hi), asides.SET_ASIDE, run_id=run_id, sink="sql", detail=table)
-        )
+        windows.record(WindowEvent(ASIDE, since, max(since, hi), SET_ASIDE, run_id=run_id, sink="sql", detail=table))
     return [table["table"] for table in new]
 
 
@@ -44,7 +42,7 @@ def record_table_return(
     windows: WindowLog, since: int, ts: int, rows: int, run_id: str, detail: Mapping[str, object]
 ) -> None:
     """Record that a table, set aside since `since`, equals the source's at checkpoint `ts` after writing `rows`."""
-    windows.record(WindowEvent(asides.STAGE, since, ts, asides.BACK, rows, 0.0, run_id, "sql", detail=detail))
+    windows.record(WindowEvent(ASIDE, since, ts, BACK, rows, 0.0, run_id, "sql", detail=detail))
 
 
 log = structlog.get_logger(__name__)

@@ -27,7 +27,7 @@ from binlake.lake.seek import TimeBudget, read_changes_of_transaction
 from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import ENDED, name_task
-from binlake.window.eventrow import EventRow
+from binlake.window.events import EventRow
 from binlake.window.manifest import format_window_name
 
 _HEAD = (Binlog.COMMIT_TS, Binlog.START_TS, Binlog.KIND, Binlog.SCHEMA_VERSION, Binlog.PUMP)

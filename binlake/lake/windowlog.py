@@ -23,7 +23,7 @@ from binlake.lake.controltables import WINDOW
 from binlake.lake.opentable import count_others
 from binlake.lake.paths import LakePaths
 from binlake.pipeline import ENDED
-from binlake.window.eventrow import EventRow
+from binlake.window.events import EventRow
 from binlake.window.manifest import ApplyManifest, OfWindow, WindowManifest
 
 _WITHOUT_MANIFEST = tuple(name for name in WINDOW.list_column_names() if name != Window.MANIFEST)

@@ -3,12 +3,18 @@
 Input and output are Arrow columns of text; the plain functions in `literal` are the reference that tests compare with.
 """
 
-from binlake.statements.batch import PHASES, UNCHECKED, Phase, StatementBatch, compute_statement_digest
-from binlake.statements.columns import build_images_from_rows
-from binlake.statements.limits import MAX_STATEMENT_BYTES, BatchLimits
+from binlake.statements.batch import (
+    MAX_STATEMENT_BYTES,
+    PHASES,
+    UNCHECKED,
+    BatchLimits,
+    Phase,
+    StatementBatch,
+    compute_statement_digest,
+)
+from binlake.statements.literal import build_images_from_rows
 from binlake.statements.maps import build_images_from_maps
-from binlake.statements.preserve import PreserveStatements, format_copy_name, format_copy_prefix
-from binlake.statements.render import TableStatements
+from binlake.statements.render import PreserveStatements, TableStatements, format_copy_name, format_copy_prefix
 
 __all__ = [
     "MAX_STATEMENT_BYTES",

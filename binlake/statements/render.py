@@ -1,11 +1,16 @@
 """Render batches for one table: multi-row writes and DELETE by key; for tables without a key, exact DELETE and INSERT.
 
-Sources: DESIGN 3.6, 4; hazards R-12, R-44. A column that the target computes is never written. The limits of a batch
-(`limits`) keep it below the server's max_allowed_packet.
+Sources: DESIGN 3.6, 4; hazards R-12, R-44. A column that the target computes is never written. `BatchLimits` keeps a
+batch below the server's max_allowed_packet.
+
+Values of columns that only the target has are copied before a segment's first write and restored last. The copy is a
+table with the target table's column types, in the ledger's database, so values keep their types and never leave the
+server (docs/understand/apply-shapes.md proves that this is exact).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -17,23 +22,48 @@ from binlake.base.redaction import redact_key
 from binlake.base.sql import Dialect
 from binlake.errors import Permanent, SchemaError
 from binlake.rows.codec import format_key_text
+from binlake.rows.codec.values import name_error_value
 from binlake.rows.schema import ColumnInfo, TableDef
-from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, compute_statement_digest
-from binlake.statements.columns import JoinedTexts, join_value_tuples
-from binlake.statements.counts import KeyCounts
-from binlake.statements.keyconditions import KeyConditions
-from binlake.statements.keyless import format_image_conditions
-from binlake.statements.lenient import find_rows_with_error_values, render_lenient
-from binlake.statements.limits import BatchLimits
-from binlake.statements.literal import quote_name, quote_qualified_name
-from binlake.statements.writtencolumns import list_key_columns, list_written_columns
+from binlake.rows.schema import mysqltypes as t
+from binlake.statements.batch import UNCHECKED, BatchLimits, Phase, StatementBatch, compute_statement_digest
+from binlake.statements.conditions import KeyConditions, KeyCounts, format_image_conditions
+from binlake.statements.generation import list_key_columns, list_written_columns
+from binlake.statements.literal import JoinedTexts, join_value_tuples, quote_name, quote_qualified_name
 
+_MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
 Images = Mapping[str, Any]
 """Column name -> Arrow array of canonical text, all of one length."""
-
 Kind = Literal["delete", "replace", "upsert", "insert"]
-
 _SHOWN = 200
+
+
+def find_rows_with_error_values(images: Mapping[str, Any], columns: Sequence[ColumnInfo]) -> Any:
+    """A numpy mask of the rows that contain an ENUM's error value; None if no row does."""
+    masks = [
+        np.asarray(pc.fill_null(pc.equal(images[column.name], name_error_value(column.elems)), fill_value=False))
+        for column in columns
+        if has_error_value(column)
+    ]
+    any_mask = np.logical_or.reduce(masks) if masks else np.zeros(1, dtype=bool)
+    return any_mask if any_mask.any() else None
+
+
+def has_error_value(column: ColumnInfo) -> bool:
+    """True if `column` can have the error value of an ENUM."""
+    return column.tp == t.ENUM
+
+
+def render_lenient(sql: str, dialect: Dialect) -> str:
+    """`sql` with a prefix that makes the session lenient for this statement only.
+
+    TiDB stores an ENUM's error value (ordinal 0) if the source's session was lenient. No literal stores it in a strict
+    session (measured on MariaDB 10.11). All other statements stay strict, because there a value that is too long must
+    fail and not be cut.
+    """
+    if dialect == "mariadb":
+        return f"SET STATEMENT sql_mode = '{_MODE}' FOR {sql}"
+    verb, _, rest = sql.partition(" ")
+    return f"{verb} /*+ SET_VAR(sql_mode = '{_MODE}') */ {rest}"
 
 
 class TableStatements:
@@ -209,3 +239,93 @@ class _Heads:
     def choose_head(self, rows: Any) -> bytes:
         """The beginning for `rows` (a slice or row numbers)."""
         return self._lenient if self._odd is not None and self._odd[rows].any() else self._strict
+
+
+def format_copy_prefix(replication: str) -> str:
+    """The prefix of the names of all copies of a replication."""
+    return f"binlake_kept_{_hash_text(replication)[:8]}_"
+
+
+def format_copy_name(replication: str, window: str, segment: int, db: str, table: str) -> str:
+    """The name of the copy for a table in a segment of a window, in the checkpoint's database."""
+    return format_copy_prefix(replication) + _hash_text("\0".join((window, str(segment), db, table)))[:16]
+
+
+def _hash_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class PreserveStatements:
+    """Batches of `table` that copy rows into `copy` (quoted) and restore their target-only columns.
+
+    Batch numbers count from `first_batch` on, in call order.
+    """
+
+    def __init__(
+        self,
+        table: TableDef,
+        segment: int,
+        copy: str,
+        *,
+        dialect: Dialect = "mariadb",
+        limits: BatchLimits | None = None,
+        first_batch: int = 0,
+    ) -> None:
+        self._table = table
+        self._segment = segment
+        self._copy = copy
+        self._dialect: Dialect = dialect
+        self._limits = limits or BatchLimits()
+        self._next = first_batch
+        self._name = quote_qualified_name(table.db, table.name)
+        self._keys = list_key_columns(table)
+        self._written = [column.name for column in list_written_columns(table, dialect)]
+        self._copied = [*self._written, *table.kept]
+
+    @property
+    def next_batch(self) -> int:
+        """The number that the next batch will get."""
+        return self._next
+
+    def keeps(self, keys: Images) -> Iterator[StatementBatch]:
+        """Copy the rows with `keys`; they stay locked until the transaction ends."""
+        names = ",".join(map(quote_name, self._copied))
+        head = f"INSERT INTO {self._copy} ({names}) SELECT {names} FROM {self._name} WHERE "
+        yield from self._cut_batches(Phase.KEEP, "keep", head, self._find_keys(keys), " FOR UPDATE")
+
+    def build_restores(self, keys: Images) -> Iterator[StatementBatch]:
+        """Restore the values of rows whose key did not change."""
+        pairs = " AND ".join(f"t.{quote_name(c.name)}=k.{quote_name(c.name)}" for c in self._keys)
+        head = f"UPDATE {self._name} t JOIN {self._copy} k ON {pairs} SET {self._format_sets()} WHERE "
+        yield from self._cut_batches(Phase.RESTORE, "restore", head, self._find_keys(keys, "t."))
+
+    def build_moved_restores(self, keys: Images, origins: Images) -> Iterator[StatementBatch]:
+        """Give each row of `keys` the values of the row that had its key in `origins`; one statement per row."""
+        head = f"UPDATE {self._name} t JOIN {self._copy} k SET {self._format_sets()} WHERE "
+        to, origin = self._find_keys(keys, "t."), self._find_keys(origins, "k.")
+        count = len(keys[self._keys[0].name])
+        statements = [f"{head}{to.format_single(row)} AND {origin.format_single(row)}" for row in range(count)]
+        for start in range(0, count, self._limits.rows):
+            yield self._build_batch(Phase.RESTORE, "restore", statements[start : start + self._limits.rows])
+
+    def _cut_batches(
+        self, phase: Phase, kind: Any, head: str, keys: KeyConditions, tail: str = ""
+    ) -> Iterator[StatementBatch]:
+        for start, stop in self._limits.cut_by_sizes([keys.sizes]):
+            conditions = keys.format_conditions(start, stop)
+            yield self._build_batch(phase, kind, [f"{head}({condition}){tail}" for condition, _ in conditions])
+
+    def _find_keys(self, keys: Images, prefix: str = "") -> KeyConditions:
+        return KeyConditions(self._keys, [keys[c.name] for c in self._keys], self._dialect, prefix=prefix)
+
+    def _format_sets(self) -> str:
+        sets = [f"t.{quote_name(name)}=k.{quote_name(name)}" for name in self._table.kept]
+        # Naming a column keeps its value; otherwise ON UPDATE CURRENT_TIMESTAMP would change the source's value.
+        same = [f"t.{name}=t.{name}" for name in map(quote_name, self._written)]
+        return ",".join([*sets, *same])
+
+    def _build_batch(self, phase: Phase, kind: Any, sql: Sequence[str]) -> StatementBatch:
+        # These are not row changes of the source, so the batch counts no rows.
+        number, self._next = self._next, self._next + 1
+        identity = (self._segment, phase, number, self._table.db, self._table.name, kind)
+        return StatementBatch(*identity, tuple(sql), (UNCHECKED,) * len(sql), "", 0, 0, compute_statement_digest(sql))

@@ -11,7 +11,7 @@ from binlake.target.apply.position import (
     read_open_window,
     read_position,
 )
-from binlake.target.claim.checkpointrow import Checkpoint
+from binlake.target.claim.checkpoint import Checkpoint
 from binlake.target.definitions.definitions import ExpectedState, expect_after_ddl, expect_tables
 from binlake.target.segments import (
     ApplyResult,
@@ -21,8 +21,7 @@ from binlake.target.segments import (
     WriteAhead,
     build_too_many_rows_error,
 )
-from binlake.target.session.session import TargetSession
-from binlake.target.session.stopping import StopFlag
+from binlake.target.session.session import StopFlag, TargetSession
 
 __all__ = [
     "ApplyResult",

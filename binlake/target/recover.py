@@ -14,10 +14,9 @@ from binlake.cluster.placement import is_pd_reachable
 from binlake.config.model import Replication
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.target import ApplyResult, apply_window
-from binlake.target.claim.aside import AsideTables, is_settled, read_aside
-from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
-from binlake.target.claim.loopback import LoopbackMarks
+from binlake.target.claim.checkpoint import AsideTables, Checkpoint, CheckpointTable, is_settled, read_aside
 from binlake.target.claim.progress import TargetProgress, read_progress
+from binlake.target.claim.writers import LoopbackMarks
 from binlake.target.relay import RelayLog
 from binlake.target.session.session import TargetSession
 from binlake.target.session.tables import has_tables

@@ -1,10 +1,10 @@
-"""Makes the batch for a DDL that opens a segment, or gives the reason why nothing runs (DESIGN 4; R-28)."""
+"""The DDL that opens a segment: its batch, or why nothing runs, or why the window ends before it (R-28)."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from binlake.base.sql import Dialect
 from binlake.ddl.definitions import IGNORED, LandedDdl
@@ -12,13 +12,16 @@ from binlake.dialect import build_inexpressible_error, map_ddl
 from binlake.dialect.replacement import needs_database
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
 from binlake.statements.batch import INJECTED, REPLACED, UNCHECKED, Phase, StatementBatch, compute_statement_digest
+from binlake.statements.ddlsteps import RefusedStatement
+from binlake.statements.generation import is_computed
 from binlake.statements.literal import quote_name
-from binlake.statements.requiredrows import RefusedStatement
-from binlake.statements.writtencolumns import is_computed
 from binlake.window.manifest import ApplyManifest
 
 _KIND_OF_DECISION: Mapping[str, Literal["replaced", "injected"]] = {"replaced": REPLACED, "injected": INJECTED}
 """The kind of an operator's statement, by its decision."""
+WAITS_FOR_DDL = "waits_for_ddl"
+"""In the detail of compact's result: the DDL before which the window ends because the target cannot express it."""
+_SHOWN_QUERY = 200
 _SHOWN = 5
 
 
@@ -171,3 +174,23 @@ def _build_batch(
 ) -> StatementBatch:
     unchecked, digest = (UNCHECKED,) * len(sql), compute_statement_digest(sql)
     return StatementBatch(segment, Phase.DDL, 0, "", ddl.table, kind, sql, unchecked, "", 0, 0, digest)
+
+
+def build_waiting_detail(ddl: LandedDdl, dialect: Dialect) -> dict[str, Any]:
+    """`{WAITS_FOR_DDL: {commit_ts, query, text, ways}}` for a DDL that `dialect` refuses; empty if it does not."""
+    refusal = find_refusal(ddl, dialect)
+    if refusal is None:
+        return {}
+    found = {"commit_ts": str(ddl.commit_ts), "query": ddl.query[:_SHOWN_QUERY]}
+    return {WAITS_FOR_DDL: {**found, "text": refusal.message, "ways": refusal.hint}}
+
+
+def describe_waiting_ddl(detail: Mapping[str, Any]) -> str:
+    """What a result says about the DDL that waits, in words for people; empty = none waits."""
+    found = detail.get(WAITS_FOR_DDL)
+    if not found:
+        return ""
+    return (
+        f"the window ends before the DDL at commit_ts {found['commit_ts']}, which waits, and all later changes with it:"
+        f" {found['text']} ({found['query']}). Hint: {found['ways']}"
+    )

@@ -13,8 +13,7 @@ from typing import Any, ClassVar, TypeVar
 from binlake.ddl.definitions import Shapes
 from binlake.ddl.shardlocks import Locks
 from binlake.errors import DamagedManifest
-from binlake.window.manifest import OfWindow, format_window_name
-from binlake.window.sealing import digest_text, encode_canonical_json, seal, unseal
+from binlake.window.manifest import OfWindow, digest_text, encode_canonical_json, format_window_name, seal, unseal
 
 
 @dataclass(frozen=True)

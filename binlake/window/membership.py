@@ -13,7 +13,20 @@ from binlake.base.localfiles import NOT_KNOWN, DiskUse
 from binlake.cluster.node import NodeStatus
 from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.window.plan import Member, OpenTransactions, PumpCounters
-from binlake.window.remembered import FORGOTTEN, RememberedMember
+
+FORGOTTEN = "forgotten"
+"""The state of a pump that an operator gave up on: windows continue without it until it serves again."""
+
+
+@dataclass(frozen=True)
+class RememberedMember:
+    """A pump as the last landed window recorded it. `store_uuid` is empty for an original pump."""
+
+    node_id: str
+    store_uuid: str
+    state: str
+    watermark: int
+    landed_ts: int
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from binlake.audit.audit import Audit
-from binlake.compare.values import build_canonical_converter, decode_captured_value
+from binlake.compare import build_canonical_converter, decode_captured_value
 from binlake.config import Replication
 from binlake.errors import IncompleteWindow
 from binlake.lake.paths import LakePaths

@@ -34,10 +34,10 @@ from binlake.target.ddl.execution import execute_step
 from binlake.target.definitions.definitions import (
     compare_definitions,
     expect_after_ddl,
+    find_remaining_rows,
     read_definitions,
     require_definitions,
 )
-from binlake.target.definitions.remainingrows import find_remaining_rows
 from binlake.target.session.session import TargetSession
 from binlake.window.cuts import build_ddl_batch
 from deploy.local.commitlog import RULES, CommitLog, plan_ddl

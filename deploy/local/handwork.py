@@ -23,8 +23,8 @@ from binlake.dialect.defaults import is_lost_default
 from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.state import DdlSide
+from binlake.statements.generation import list_written_columns
 from binlake.statements.literal import quote, quote_name, quote_qualified_name
-from binlake.statements.writtencolumns import list_written_columns
 from binlake.testkit.captures.capture import StateAt
 
 KEPT_IN = "tidb_binlog"

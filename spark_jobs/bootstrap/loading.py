@@ -27,12 +27,11 @@ from binlake.spark_jobs.bootstrap.readers import Readers
 from binlake.spark_jobs.bootstrap.sealing import Sealer
 from binlake.spark_jobs.bootstrap.source import SnapshotSource
 from binlake.spark_jobs.bootstrap.structures import DefinitionsDiffer, Structures, read_structures
-from binlake.spark_jobs.job.cluster import Cluster, open_cluster
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.lake import ensure_tables
 from binlake.target import read_checkpoint_ts
-from binlake.window.membership import gather_members
-from binlake.window.remembered import RememberedMember
+from binlake.window.membership import RememberedMember, gather_members
+from binlake.window.sourcecluster import Cluster, open_cluster
 
 log = structlog.get_logger(__name__)
 

@@ -20,10 +20,8 @@ from binlake.errors import ConfigError
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
-from binlake.repair.backfill.progress import BackfillProgress
-from binlake.repair.backfill.repair import hold_target, repair_range
-from binlake.repair.backfill.rollback import Rollback
-from binlake.repair.backfill.rollbackrun import rollback_file, rollback_source, rollback_target
+from binlake.repair.rangerepair import BackfillProgress, hold_target, repair_range
+from binlake.repair.rollback import Rollback, rollback_file, rollback_source, rollback_target
 from binlake.spark_jobs.commands.rebuild import rebuild, replay
 from binlake.spark_jobs.commands.verify import record_result, repair_lineage
 from binlake.spark_jobs.job.arguments import add_job, add_wait, add_where, parse_moment

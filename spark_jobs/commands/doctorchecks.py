@@ -11,7 +11,7 @@ from functools import partial
 
 from binlake.base.installation import find_version, list_delta_jars
 from binlake.base.reachability import require_spark
-from binlake.health.doctor.model import Check, DoctorLine, Patient, explain_error, judge
+from binlake.health.checks import Check, DoctorLine, Patient, explain_error, judge
 from binlake.spark_jobs.commands.preflight import build_feed_reports, build_reports_of
 
 _OLDEST_JAVA = 17

@@ -29,9 +29,9 @@ from binlake.lake.sharedtargets import read_target_tables_at
 from binlake.lake.windowlog import WindowLog
 from binlake.rows.schema import SchemaState
 from binlake.rules import Rules
-from binlake.spark_jobs.job.cluster import Cluster, open_cluster
 from binlake.target import read_checkpoint_ts
 from binlake.target.apply.preflight import TableReport, build_reports, list_tables
+from binlake.window.sourcecluster import Cluster, open_cluster
 
 _NO_TABLE = (
     "nothing was compared: no table is selected by the filters, or the source has none yet. A feeder knows a server's"

@@ -21,7 +21,7 @@ from binlake.errors import CheckpointConflict, ConfigError, ImmutableWindow
 from binlake.lake.opentable import load_table, open_dataset, open_table
 from binlake.lake.tables import CHANGE, DDL, MUTATION, STATEMENT, LakeTable
 from binlake.pipeline import STOPPED
-from binlake.repair.backfill.progress import BackfillProgress
+from binlake.repair.rangerepair import BackfillProgress
 from binlake.spark_jobs.commands.restore import restore
 from binlake.spark_jobs.engine.lakerows import list_history_rows, list_window_rows
 from binlake.spark_jobs.engine.rows import HeldRows, Rows
@@ -32,7 +32,7 @@ from binlake.spark_jobs.tables.again import derive_net_again, render_again
 from binlake.spark_jobs.tables.compacted import read_newest
 from binlake.spark_jobs.tables.pinned import compute_rows_digest, read_target_position
 from binlake.spark_jobs.tables.sinks import read_sql_window
-from binlake.statements.digests import INDEX, compute_digest_of_index
+from binlake.statements.batch import INDEX, compute_digest_of_index
 from binlake.window.derived import CompactManifest
 
 log = structlog.get_logger(__name__)

@@ -32,7 +32,7 @@ from binlake.spark_jobs.job.opening import build_context
 from binlake.spark_jobs.job.outcomes import run_and_report, show_results
 from binlake.spark_jobs.job.runner import run_sink
 from binlake.spark_jobs.tables.pinned import read_cluster_id, read_target_position
-from binlake.target.base.load import BaseDump, BaseTask, find_base, load_base
+from binlake.target.base import BaseDump, BaseTask, find_base, load_base
 from binlake.target.commands.checkpoint import read_stored_checkpoint, set_checkpoint
 from binlake.window.cuts import require_outside_ddl
 from binlake.window.manifest import format_window_name

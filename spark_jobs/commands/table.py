@@ -20,15 +20,15 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.sharedtargets import read_target_tables_at
 from binlake.lake.targetevents import record_set_aside, record_table_return
 from binlake.lake.windowlog import WindowLog
-from binlake.repair.backfill.tableback import bring_table_back
-from binlake.repair.verify.tables import Name, read_cluster_id
+from binlake.repair.lakeside import Name, read_cluster_id
+from binlake.repair.tableback import bring_table_back
 from binlake.rules import Rules
 from binlake.spark_jobs.commands.verify import repair_lineage
 from binlake.spark_jobs.job.arguments import add_job, add_wait
 from binlake.spark_jobs.job.outcomes import run_and_report, show_results
 from binlake.spark_jobs.job.results import StageResult
 from binlake.target.apply.position import read_checkpoint_ts, read_tables_aside
-from binlake.target.claim.aside import AsideTable
+from binlake.target.claim.checkpoint import AsideTable
 from binlake.target.commands.setaside import set_aside
 
 

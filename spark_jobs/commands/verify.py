@@ -24,12 +24,11 @@ from binlake.config import Replication, load_replication
 from binlake.errors import BinlakeError
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.repair.backfill.repair import hold_target
+from binlake.repair.differences import FixFile, build_fix_batches
+from binlake.repair.lakeside import VerifiedTable, list_tables_at
+from binlake.repair.rangerepair import hold_target
+from binlake.repair.repairing import Repaired, apply_file, build_settled_target, group_keys_by_table, repair_keys
 from binlake.repair.verify import Verification, VerifyOptions, verify
-from binlake.repair.verify.fixes import build_fix_batches
-from binlake.repair.verify.fixfile import FixFile
-from binlake.repair.verify.repairing import Repaired, apply_file, build_settled_target, group_keys_by_table, repair_keys
-from binlake.repair.verify.tables import VerifiedTable, list_tables_at
 from binlake.spark_jobs.job.arguments import add_job
 from binlake.spark_jobs.job.lineage import describe_table
 from binlake.spark_jobs.job.outcomes import DIFFERENT, PARTIAL, run_and_report, show_results

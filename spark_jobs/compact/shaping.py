@@ -16,7 +16,7 @@ from binlake.spark_jobs.tables.sinks import SinkWindow
 from binlake.target import TargetSession
 from binlake.target.definitions.definitions import expect_tables, read_definitions
 from binlake.target.definitions.forms import Name
-from binlake.target.definitions.shape import derive_shape, find_option
+from binlake.target.definitions.structure import derive_shape, find_option
 
 
 def read_shapes(target: TargetSection, window: SinkWindow, touched: Iterable[Name]) -> Shapes:

@@ -63,9 +63,8 @@ from binlake.spark_jobs.tables.sinks import (
 )
 from binlake.statements import BatchLimits
 from binlake.target import TargetPosition
-from binlake.target.claim.aside import is_aside, may_pass_refused
-from binlake.window import waitingddl
-from binlake.window.cuts import find_end_before_refused, require_outside_ddl, require_pinned_cuts
+from binlake.target.claim.checkpoint import is_aside, may_pass_refused
+from binlake.window.cuts import build_waiting_detail, find_end_before_refused, require_outside_ddl, require_pinned_cuts
 from binlake.window.derived import CompactManifest, Merged
 from binlake.window.manifest import ApplyManifest
 
@@ -362,7 +361,7 @@ def _find_waiting_ddl(
     if window.hi >= hi:
         return {}
     end, refused = _end_before_refused(ctx, window.lo, hi, target, position)
-    return waitingddl.build_detail(refused, target.db_type) if refused is not None and end == window.hi else {}
+    return build_waiting_detail(refused, target.db_type) if refused is not None and end == window.hi else {}
 
 
 def _end_before_refused(

@@ -40,10 +40,10 @@ from binlake.spark_jobs.tables.rendered import Rendered, write_statements
 from binlake.spark_jobs.tables.sinks import SinkWindow, commit_note
 from binlake.spark_jobs.tables.statements import HeldBatch, LakeStatements, read_statements
 from binlake.statements import BatchLimits, StatementBatch
-from binlake.statements.digests import compute_digest_of_index
+from binlake.statements.batch import compute_digest_of_index
 from binlake.target import TargetSession
 from binlake.target.apply.preflight import build_reports, find_stopping_reports, list_tables, require_fit
-from binlake.target.claim.aside import is_aside, may_pass_refused
+from binlake.target.claim.checkpoint import is_aside, may_pass_refused
 from binlake.target.definitions.definitions import digest_definitions, require_definitions
 from binlake.target.definitions.forms import Name
 from binlake.window.cuts import (

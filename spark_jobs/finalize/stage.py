@@ -28,7 +28,7 @@ from binlake.spark_jobs.tables.pinned import name_target, read_target_position
 from binlake.spark_jobs.tables.sinks import SinkWindow, find_tables_at_end, read_sql_window
 from binlake.spark_jobs.tables.statements import LakeStatements, read_statements
 from binlake.target import apply_window
-from binlake.target.claim.loopback import LoopbackMarks
+from binlake.target.claim.writers import LoopbackMarks
 from binlake.target.relay import RelayLog
 from binlake.window.cuts import require_pinned_cuts
 from binlake.window.manifest import ApplyManifest

@@ -21,7 +21,7 @@ from binlake.lake.windowlog import WindowLog
 from binlake.rules import Rules
 from binlake.spark_jobs.engine.engine import Engine, LocalEngine
 from binlake.spark_jobs.job.results import Bounds, StageResult
-from binlake.window.eventrow import CPU_SECONDS
+from binlake.window.events import CPU_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ from binlake.ddl.definitions import WindowDefinitions
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.spark_jobs.job.results import StageResult
-from binlake.statements.writtencolumns import list_written_columns
+from binlake.statements.generation import list_written_columns
 from binlake.window.lineage import (
     LINEAGE,
     MOST_TABLES,

@@ -10,7 +10,7 @@ from binlake.base.commandline import Exit
 from binlake.base.terminal import print_table
 from binlake.errors import BinlakeError
 from binlake.spark_jobs.job.results import StageResult, build_error_outcome, build_outcome, write_outcome
-from binlake.window import waitingddl
+from binlake.window.cuts import describe_waiting_ddl
 
 PARTIAL = Exit.NOT_FOUND
 """Exit status if everything that could be compared is equal, but something could not be compared."""
@@ -36,7 +36,7 @@ def show(results: Sequence[StageResult], output: str) -> None:
         return
     rows = []
     for result in results:
-        note = result.blocked_by or str(result.detail.get("reason", "")) or waitingddl.describe(result.detail)
+        note = result.blocked_by or str(result.detail.get("reason", "")) or describe_waiting_ddl(result.detail)
         rows.append([result.stage, result.state, str(result.lo), str(result.hi), f"{result.rows:,}",
                      f"{result.seconds:.2f}", note])  # fmt: skip
     print_table(("stage", "state", "lo", "hi", "rows", "seconds", ""), rows, whole=("lo", "hi"))

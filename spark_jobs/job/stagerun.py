@@ -120,7 +120,7 @@ def compare_after_apply(ctx: StageContext, result: StageResult) -> StageResult:
     if not result.detail.get(DUE):
         return result
     # Imported late: few windows have such a DDL, and comparing needs many modules.
-    from binlake.repair.verify.afterddl import compare_due_tables
+    from binlake.repair.afterddl import compare_due_tables
 
     outcomes = compare_due_tables(ctx.replication, ctx.windows, result.hi, ctx.run_id)
     if not outcomes:

@@ -16,7 +16,7 @@ from binlake.base.localfiles import DiskUse, measure_disk
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent
 from binlake.spark_jobs.job.context import StageContext
-from binlake.window.eventrow import DISK
+from binlake.window.events import DISK
 from binlake.window.manifest import OfWindow
 from binlake.window.plan import Member
 

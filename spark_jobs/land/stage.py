@@ -26,7 +26,6 @@ from binlake.lake.tables import BINLOG, MUTATION
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.spark_jobs.engine.engine import Keeper, LocalEngine
-from binlake.spark_jobs.job.cluster import Cluster, open_cluster
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.decoding import DecodeAhead, DecodedAhead, Decoder, MergeTask
 from binlake.spark_jobs.job.lake import ensure_tables, replace_history
@@ -39,9 +38,9 @@ from binlake.spark_jobs.land.pulling import pull_window
 from binlake.spark_jobs.land.pump_source import PumpPull
 from binlake.spark_jobs.tables.landed import Landed, read_landed
 from binlake.window.manifest import MemberProof, WindowManifest
-from binlake.window.membership import gather_members
+from binlake.window.membership import RememberedMember, gather_members
 from binlake.window.plan import Member, propose_window
-from binlake.window.remembered import RememberedMember
+from binlake.window.sourcecluster import Cluster, open_cluster
 
 log = structlog.get_logger(__name__)
 

@@ -19,13 +19,12 @@ from binlake.errors import CheckpointConflict, ConfigError, IncompleteWindow
 from binlake.lake.baseload import BaseTable
 from binlake.lake.holdups import LandedState, find_hold, plan_next_window
 from binlake.lake.windowlog import WindowEvent
-from binlake.spark_jobs.job.cluster import Cluster, open_cluster
 from binlake.spark_jobs.job.context import StageContext, StageResult
 from binlake.target import read_checkpoint_ts
-from binlake.window.eventrow import EventRow
-from binlake.window.incidents import STAGE, describe_incidents, find_new_incidents
+from binlake.window.events import INCIDENT, EventRow, describe_incidents, find_new_incidents
 from binlake.window.manifest import WindowManifest
 from binlake.window.plan import WindowPlan
+from binlake.window.sourcecluster import Cluster, open_cluster
 
 log = structlog.get_logger(__name__)
 
@@ -209,10 +208,10 @@ def find_blocked_since(events: Sequence[EventRow], lo: int) -> int | None:
 
 def _report_incidents(ctx: StageContext, plan: WindowPlan) -> str:
     """Log, record and describe transactions that pumps saw too late; empty if there are no new ones."""
-    incidents = find_new_incidents(plan.members, ctx.windows.read_events(stage=STAGE))
+    incidents = find_new_incidents(plan.members, ctx.windows.read_events(stage=INCIDENT))
     if not incidents:
         return ""
-    ctx.windows.record(WindowEvent(STAGE, plan.lo, plan.lo, "told", run_id=ctx.run_id, detail={"pumps": incidents}))
+    ctx.windows.record(WindowEvent(INCIDENT, plan.lo, plan.lo, "told", run_id=ctx.run_id, detail={"pumps": incidents}))
     log.error("late_commits_on_pumps", pumps=sorted(incidents), detail=describe_incidents(incidents))
     return describe_incidents(incidents)
 

@@ -26,7 +26,7 @@ from binlake.spark_jobs.tables.render import render_blocks
 from binlake.spark_jobs.tables.rendered import Rendered, RenderGroup, build_renderer, hold_statements
 from binlake.spark_jobs.tables.sinks import SinkWindow
 from binlake.statements import BatchLimits
-from binlake.statements.digests import compute_digest_of_index
+from binlake.statements.batch import compute_digest_of_index
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest
 

@@ -21,7 +21,7 @@ from binlake.spark_jobs.tables.statements import LakeStatements
 from binlake.spark_jobs.tables.unsealed import COMPACT_AGAIN, build_compact_manifest
 from binlake.target import TargetPosition
 from binlake.window.derived import CompactManifest, read_manifest_of
-from binlake.window.eventrow import EventRow
+from binlake.window.events import EventRow
 from binlake.window.manifest import ApplyManifest
 
 log = structlog.get_logger(__name__)

@@ -33,9 +33,9 @@ from binlake.spark_jobs.tables.statements import (
     quote_copy_name,
 )
 from binlake.statements import BatchLimits, StatementBatch
-from binlake.statements.digests import INDEX
+from binlake.statements.batch import INDEX
 from binlake.target.definitions.forms import Name
-from binlake.target.definitions.shape import find_option
+from binlake.target.definitions.structure import find_option
 
 log = structlog.get_logger(__name__)
 

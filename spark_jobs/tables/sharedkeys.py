@@ -28,9 +28,9 @@ from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.tables.pinned import find_next_start, read_target_position
 from binlake.spark_jobs.tables.sinks import SinkWindow, read_target_tables
 from binlake.target import TargetPosition, TargetSession
-from binlake.target.apply.presence import find_present_keys
+from binlake.target.apply.batches import find_present_keys
+from binlake.target.definitions.definitions import moves_rows
 from binlake.target.definitions.forms import Name
-from binlake.target.definitions.remainingrows import moves_rows
 
 log = structlog.get_logger(__name__)
 

@@ -19,7 +19,7 @@ from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.passed import MergedWindow
 from binlake.spark_jobs.tables.unsealed import parse_merged
 from binlake.window.derived import Merged, MergeManifest, read_manifest_of
-from binlake.window.eventrow import EventRow
+from binlake.window.events import EventRow
 from binlake.window.manifest import format_window_name
 
 

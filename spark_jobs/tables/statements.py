@@ -25,9 +25,9 @@ from binlake.lake.tables import STATEMENT, parse_schema
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.tables.sinks import SinkWindow
 from binlake.statements import Phase, StatementBatch, format_copy_name
-from binlake.statements.digests import INDEX, compute_digest_of_index, restore_checked_batch
+from binlake.statements.batch import INDEX, compute_digest_of_index, restore_checked_batch
+from binlake.statements.ddlsteps import assume_default_variables
 from binlake.statements.literal import quote_qualified_name
-from binlake.statements.requiredrows import assume_default_variables
 from binlake.target import SegmentPlan
 from binlake.target.segments import SegmentContent, WindowPlans
 

@@ -13,7 +13,7 @@ from binlake.errors import DamagedManifest
 from binlake.lake.ddls import read_landed_ddls
 from binlake.spark_jobs.job.context import StageContext
 from binlake.window.derived import CompactManifest, Merged
-from binlake.window.eventrow import EventRow
+from binlake.window.events import EventRow
 from binlake.window.manifest import format_window_name
 
 COMPACT_AGAIN = "run compact again for this window, then convert"

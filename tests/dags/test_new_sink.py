@@ -16,7 +16,7 @@ from binlake.cli import run as run_cli
 from binlake.cluster.source.hearing import HeardSource, Hearing
 from binlake.config import Replication, load_replication
 from binlake.health.positions import build_status_view
-from binlake.health.sourceproblems import find_lag_problems
+from binlake.health.problem import find_lag_problems
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.pipeline import BY_NAME, SINKS, Sink, Stage, list_locks, register

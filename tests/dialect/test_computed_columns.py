@@ -20,7 +20,7 @@ from binlake.dialect.tokens import render, tokenize_with_spaces
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.job import SourceSession
-from binlake.statements.requiredrows import RequireNoRows
+from binlake.statements.ddlsteps import RequireNoRows
 
 STRICT, LENIENT = SourceSession(family="mysql", sql_mode=1 << 22), SourceSession(family="mysql")
 A, AT = col("a", t.VARCHAR, flen=9), col("at", t.TIMESTAMP)

@@ -20,8 +20,8 @@ from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import SOURCE_KEY
 from binlake.rows.schema.state import DdlSide
+from binlake.statements.generation import list_written_columns
 from binlake.statements.literal import quote, quote_name
-from binlake.statements.writtencolumns import list_written_columns
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "understand" / "target-mapping.md"
 NONE = DdlSide((), ())

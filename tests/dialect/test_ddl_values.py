@@ -18,9 +18,8 @@ from binlake.rows.schema import DbInfo, DdlJob, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.job import SourceSession
 from binlake.rows.schema.state import DdlSide
-from binlake.statements.castvalues import CastStep
-from binlake.statements.requiredrows import RequireNoRows
-from binlake.statements.writtencolumns import list_written_columns
+from binlake.statements.ddlsteps import CastStep, RequireNoRows
+from binlake.statements.generation import list_written_columns
 
 NOTHING = SourceSession()
 NEW_YORK = SourceSession("America/New_York", "2024-05-06")

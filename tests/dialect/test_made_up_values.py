@@ -10,7 +10,7 @@ from support.tabledefs import col, primary, table
 from binlake.dialect.givenvalues import is_made_up, list_requirements, reads_clock
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.job import SourceSession
-from binlake.statements.requiredrows import RequireNoRows
+from binlake.statements.ddlsteps import RequireNoRows
 
 UTC = SourceSession("+00:00", family="mysql", moment="1700000000.5")
 ELSEWHERE = SourceSession("+05:00", family="mysql", moment="1700000000.5")

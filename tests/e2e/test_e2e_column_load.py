@@ -16,7 +16,7 @@ from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 from test_e2e_window import toml
 
 from binlake.lake.paths import LakePaths
-from binlake.repair.backfill.progress import BackfillProgress
+from binlake.repair.rangerepair import BackfillProgress
 from binlake.spark_jobs.commands.rebuild import rebuild
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.runner import run_window

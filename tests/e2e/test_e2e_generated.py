@@ -18,7 +18,7 @@ from support.hostile import hostile
 from support.mariadb import MariaDb, execute, mysql_in_memory, rows
 
 from binlake.errors import ConfigError, TargetRefused
-from binlake.repair.backfill.tableback import bring_table_back
+from binlake.repair.tableback import bring_table_back
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 

@@ -17,10 +17,10 @@ from binlake.cluster.control.commands import UpdateDrainerCommand
 from binlake.cluster.control.drainercommands import OfflineDrainerCommand, PauseDrainerCommand, ResumeDrainerCommand
 from binlake.cluster.source.hearing import Hearing
 from binlake.errors import ConfigError
-from binlake.health.nodes import build_nodes_view
 from binlake.health.orchestration import SchedulerFacts
 from binlake.health.positions import build_status_view
 from binlake.health.state import Surroundings, build_health_view
+from binlake.health.surroundings import build_nodes_view
 from binlake.lake.holdups import find_blocking_reason
 from binlake.spark_jobs.bootstrap.loading import BootstrapLoader
 from binlake.spark_jobs.job.context import Bounds, StageContext

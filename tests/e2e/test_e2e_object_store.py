@@ -43,7 +43,7 @@ from binlake.lake.controltables import MIRROR_VERSION, PUMP_MEMBER, SCHEMA_CHANG
 from binlake.lake.mutations import RowVersion
 from binlake.lake.objects import list_objects
 from binlake.lake.storetable import StoreTable, look_once
-from binlake.repair.verify.run import VerifyOptions, verify
+from binlake.repair.verify import VerifyOptions, verify
 from binlake.rules import Rules
 from binlake.spark_jobs.commands.maintain import maintain
 from binlake.spark_jobs.job.context import StageContext
@@ -239,7 +239,7 @@ def test_a_pages_first_request_takes_few_requests(
     """Of a server that has not read the lake before, with 50,000 windows of history."""
     from starlette.datastructures import QueryParams
 
-    from binlake.health.reading import Orchestration
+    from binlake.health.survey import Orchestration
     from binlake_airflow.pages import orchestration
     from binlake_airflow.pages.request import PageRequest
     from binlake_airflow.pages.views import PAGES, answer_of_one_moment

@@ -13,9 +13,9 @@ from support.mariadb import MariaDb, execute
 
 from binlake.lake.paths import LakePaths
 from binlake.mirror.effects import PARTITIONS
+from binlake.repair.lakeside import list_tables_at
+from binlake.repair.repairing import build_settled_target, group_keys_by_table, repair_keys
 from binlake.repair.verify import VerifyOptions, verify
-from binlake.repair.verify.repairing import build_settled_target, group_keys_by_table, repair_keys
-from binlake.repair.verify.tables import list_tables_at
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 

@@ -11,7 +11,7 @@ from support.fedshards import FIRST_IDS, SHARDS, FedShards
 from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 
 from binlake.errors import Drift, SchemaError
-from binlake.repair.verify.run import VerifyOptions, verify
+from binlake.repair.verify import VerifyOptions, verify
 from binlake.target.commands.locks import read_locks
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]

@@ -10,7 +10,7 @@ from support.fedshards import FedShards
 from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 
 from binlake.errors import SchemaError
-from binlake.repair.verify.run import VerifyOptions, verify
+from binlake.repair.verify import VerifyOptions, verify
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 

@@ -21,7 +21,7 @@ from support.releases import (
 from binlake.audit.audit import Audit
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
-from binlake.repair.verify.run import verify
+from binlake.repair.verify import verify
 from binlake.rules import Rules
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]

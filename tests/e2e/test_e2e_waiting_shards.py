@@ -11,7 +11,7 @@ from support.fedshards import FedShards
 from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 
 from binlake.errors import ConfigError
-from binlake.repair.verify.run import VerifyOptions, verify
+from binlake.repair.verify import VerifyOptions, verify
 from binlake.target.commands.locks import read_locks, resolve_lock
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]

@@ -29,7 +29,7 @@ from support.openprotocol import decode_open, row_of_open
 from support.pbbinlog import rows_of_event
 from support.slavebinlog import row_of_slave
 
-from binlake.compare.values import build_canonical_converter, decode_captured_value
+from binlake.compare import build_canonical_converter, decode_captured_value
 from binlake.config.protocols import (
     AvroOptions,
     CanalJsonOptions,

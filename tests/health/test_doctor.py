@@ -21,9 +21,9 @@ from binlake.cluster.node import NodeStatus
 from binlake.cluster.placement import EtcdClient, NodeRegistry
 from binlake.config import load_replication
 from binlake.errors import SourceUnavailable
-from binlake.health.doctor import examining, hostchecks
-from binlake.health.doctor.clocks import check_skew, measure_skew_s
-from binlake.health.doctor.model import Check, DoctorLine
+from binlake.health import checks as healthchecks
+from binlake.health import doctor
+from binlake.health.checks import Check, DoctorLine, check_skew, measure_skew_s
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.spark_jobs.commands.doctorchecks import judge_java
@@ -172,7 +172,7 @@ def test_a_fault_of_a_check_is_a_finding_and_the_others_answer() -> None:
         Check("e", "works", lambda: [DoctorLine("works", "ok", "fine")]),
     ]
     try:
-        told = examining.examine(checks, 0.5)
+        told = doctor.examine(checks, 0.5)
     finally:
         release.set()
     assert [(subject, one.verdict, one.found) for subject, one in told] == [
@@ -194,7 +194,7 @@ def test_skew_of_a_second_is_a_warning_and_of_a_minute_a_failure(skew_s: float, 
 def test_time_of_the_answer_is_no_skew(monkeypatch: pytest.MonkeyPatch) -> None:
     for there, skew_s in ((100.0, 0.0), (104.0, 0.0), (107.0, 2.0), (97.0, -3.0)):
         clock = iter((100.0, 105.0))
-        monkeypatch.setattr("binlake.health.doctor.clocks.time.time", lambda clock=clock: next(clock))
+        monkeypatch.setattr("binlake.health.checks.time.time", lambda clock=clock: next(clock))
         assert measure_skew_s(lambda there=there: there) == skew_s
 
 
@@ -202,8 +202,8 @@ def test_time_of_the_answer_is_no_skew(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_disk_is_judged_by_its_free_bytes(
     free: int, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hostchecks.shutil, "disk_usage", lambda _path: type("Usage", (), {"free": free}))
-    finding = hostchecks.check_disk("lake", tmp_path / "not" / "there", "lake.path")
+    monkeypatch.setattr(healthchecks.shutil, "disk_usage", lambda _path: type("Usage", (), {"free": free}))
+    finding = healthchecks.check_disk("lake", tmp_path / "not" / "there", "lake.path")
     assert (finding.verdict, f"at {tmp_path}" in finding.found) == (verdict, True)
 
 

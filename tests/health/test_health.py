@@ -15,7 +15,7 @@ from binlake import tso
 from binlake.cluster.source.hearing import HeardSource, Hearing
 from binlake.config import Replication
 from binlake.errors import SourceUnavailable, TargetUnavailable, Transient
-from binlake.health import reachability
+from binlake.health import surroundings
 from binlake.health.orchestration import DagFacts, LastRun, SchedulerFacts
 from binlake.health.positions import build_status_view
 from binlake.health.state import Surroundings, build_health_view
@@ -248,16 +248,16 @@ def test_run_shows_its_failures(log: WindowLog) -> None:
 def test_addresses_are_checked_concurrently_and_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     target, spark = free_port(), free_port()
     asked: list[int] = []
-    monkeypatch.setattr(reachability, "is_listening", lambda _host, port, _s: asked.append(port) or port == target)
+    monkeypatch.setattr(surroundings, "is_listening", lambda _host, port, _s: asked.append(port) or port == target)
     raw: dict[str, Any] = {"name": "orders", "lake": {"path": "/l"}, "target": {"host": "127.0.0.1", "port": target}}
     replication = Replication.model_validate(raw)
     for _ in range(2):
-        view = reachability.build_reach_view(replication, lambda: (("127.0.0.1", spark),))
+        view = surroundings.build_reach_view(replication, lambda: (("127.0.0.1", spark),))
         assert view == {"target": True, "spark": False}
     assert sorted(asked) == sorted([target, spark])
     # Spark in this process, on a cluster manager, or known only to Airflow: there is no address to check.
     raw = {**raw, "target": None}
-    view = reachability.build_reach_view(Replication.model_validate(raw), tuple)
+    view = surroundings.build_reach_view(Replication.model_validate(raw), tuple)
     assert view == {"target": None, "spark": None}
 
 

@@ -14,8 +14,8 @@ from binlake import tso
 from binlake.cluster.placement import PdClient
 from binlake.config import load_replication
 from binlake.errors import BinlakeError
-from binlake.health.nodes import build_nodes_view
-from binlake.health.reading import Orchestration, read_health
+from binlake.health.surroundings import build_nodes_view
+from binlake.health.survey import Orchestration, read_health
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.pump_service.pd import PlacementDriver

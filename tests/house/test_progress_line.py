@@ -13,7 +13,7 @@ import pytest
 
 from binlake.base import terminal
 from binlake.base.terminal import ERASE, show_progress
-from binlake.repair.backfill.progress import BackfillProgress
+from binlake.repair.rangerepair import BackfillProgress
 
 
 class Terminal(io.StringIO):

@@ -16,7 +16,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.tables import Column, LakeTable
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.window.manifest import ApplyManifest, MemberProof, WindowManifest
-from binlake.window.remembered import RememberedMember
+from binlake.window.membership import RememberedMember
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ from binlake.errors import BinlakeError, ConfigError, Permanent
 from binlake.lake.members import MemberTable, forget
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
-from binlake.window.membership import Probe, gather_members
+from binlake.window.membership import Probe, RememberedMember, gather_members
 from binlake.window.plan import propose_window
-from binlake.window.remembered import RememberedMember
 
 HEALTHY = Probe()
 

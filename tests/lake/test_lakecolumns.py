@@ -10,7 +10,7 @@ from binlake.base import lakecolumns
 from binlake.changes.net.columns import NET
 from binlake.lake import controltables, tables
 from binlake.rows.codec import MUTATION_SCHEMA
-from binlake.window.eventrow import EventRow
+from binlake.window.events import EventRow
 
 COLUMNS = {
     tables.BINLOG: lakecolumns.Binlog,

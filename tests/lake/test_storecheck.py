@@ -16,7 +16,7 @@ from support.s3proxy import S3Proxy, Trouble
 
 from binlake.config.load import check_replication
 from binlake.errors import BinlakeError, ConfigError, Permanent, Transient
-from binlake.health.doctor.corechecks import check_lake_folder
+from binlake.health.corechecks import check_lake_folder
 from binlake.lake import objects, storecheck
 from binlake.lake.storecheck import LakeConfigCommand
 from deploy.local.azurite import Azurite

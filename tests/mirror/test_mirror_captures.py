@@ -16,7 +16,7 @@ import pytest
 from support.examples import spread
 
 from binlake.changes.net import RowEvent, compute_net_changes, encode_row_key
-from binlake.compare.values import build_canonical_converter, decode_captured_value
+from binlake.compare import build_canonical_converter, decode_captured_value
 from binlake.ddl.ddls import build_window_schemas, plan_ddls
 from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions, derive_key_defaults
 from binlake.errors import SchemaError

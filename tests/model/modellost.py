@@ -18,7 +18,7 @@ from binlake.rows.schema import TableDef
 from binlake.statements import Phase
 from binlake.statements.literal import quote_qualified_name
 from binlake.target import read_position
-from binlake.target.claim.checkpointrow import Checkpoint
+from binlake.target.claim.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from modelrun import Scenario

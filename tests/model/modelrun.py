@@ -38,7 +38,7 @@ from binlake.errors import (
     TargetUnavailable,
 )
 from binlake.target import apply_window, read_position
-from binlake.target.claim.checkpointrow import Checkpoint
+from binlake.target.claim.checkpoint import Checkpoint
 from binlake.target.claim.progress import TargetProgress, read_progress
 from binlake.target.session.session import TargetSession
 from binlake.target.session.tables import create_tables

@@ -22,9 +22,9 @@ from binlake.errors import BinlakeError
 from binlake.statements import Phase
 from binlake.statements.batch import UNCHECKED
 from binlake.statements.literal import quote_qualified_name
-from binlake.target.apply import atomic, batches, parallel
+from binlake.target.apply import batches, modes
 from binlake.target.claim import fence, progress
-from binlake.target.claim.checkpointrow import Checkpoint
+from binlake.target.claim.checkpoint import Checkpoint
 from binlake.target.claim.progress import TargetProgress
 from binlake.target.ddl import intents
 from binlake.target.segments import SegmentPlan
@@ -86,7 +86,7 @@ def fence_unproved(patch: pytest.MonkeyPatch) -> None:
 
 def digest_unchecked(patch: pytest.MonkeyPatch) -> None:
     """A batch of that number is in the ledger, so it counts as applied, whatever its text."""
-    for module in (atomic, batches):
+    for module in (modes, batches):
         patch.setattr(module, "is_recorded", lambda batch, digests: (batch.phase, batch.batch) in digests)
 
 
@@ -97,7 +97,7 @@ def manifest_unchecked(patch: pytest.MonkeyPatch) -> None:
 
 def presence_unchecked(patch: pytest.MonkeyPatch) -> None:
     """Written statements are not checked for presence."""
-    for module in (atomic, parallel):
+    for module in (modes, modes):
         patch.setattr(module, "require_present", lambda *_: None)
 
 

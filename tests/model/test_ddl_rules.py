@@ -24,7 +24,7 @@ from binlake.target.apply import apply
 from binlake.target.claim import writers
 from binlake.target.ddl import intents
 from binlake.target.ddl.proof import Evidence, Verdict
-from binlake.target.definitions import definitions, tableforms
+from binlake.target.definitions import definitions, forms
 from binlake.target.session import tables
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
@@ -126,7 +126,7 @@ def copies_unnoticed(patch: pytest.MonkeyPatch) -> None:
 
 def any_engine_is_written(patch: pytest.MonkeyPatch) -> None:
     """Rows are written into tables of any engine."""
-    patch.setattr(tableforms, "_list_engines_without_transactions", lambda _: frozenset())
+    patch.setattr(forms, "_list_engines_without_transactions", lambda _: frozenset())
 
 
 def engine_by_default(patch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from binlake.config import load_replication
 from binlake.errors import Transient
 from binlake.feed.registry import SchemaRefused
 from binlake.feed.state import read_state, record_feed_error, record_removal, record_resume
-from binlake.health import feeds
+from binlake.health import positions
 from binlake.lake.failures import record_failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
@@ -219,7 +219,7 @@ def test_changing_a_feed_requires_login(server: httpx.Client, log: WindowLog) ->
 def test_feed_far_behind_the_others_has_its_own_position(log: WindowLog, ask: Ask) -> None:
     record_removal(log, "orders")
     record_resume(log, "orders")
-    for number in range(feeds.WINDOWS * 2 + 1):
+    for number in range(positions.PUBLISHED_WINDOWS * 2 + 1):
         lo = HI + number * 10
         log.record(WindowEvent("publish", lo, lo + 10, "done", sink=name_feed_sink("orders")))
     orders, audit = ask()["feeds"]

@@ -27,7 +27,7 @@ from support.replication_files import write_replication
 from binlake import tso
 from binlake.cluster.placement import EtcdClient
 from binlake.config import load_replication
-from binlake.health import nodes, reachability, sources
+from binlake.health import surroundings
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.pump_service.statusport import StatusServer
@@ -132,9 +132,9 @@ def page(
     server: httpx.Client, bearer: dict[str, str], folder: Path, world: FaultWorld, monkeypatch: pytest.MonkeyPatch
 ) -> Page:
     """The page of the replication, which is running; no answer of a dead server is kept for later pages."""
-    for module in (nodes, sources):
-        monkeypatch.setattr(module, "_REST_S", 0.0)
-    monkeypatch.setattr(reachability, "_KEEP_S", {True: 0.0, False: 0.0})
+    for name in ("_PD_REST_S", "_SOURCE_REST_S"):
+        monkeypatch.setattr(surroundings, name, 0.0)
+    monkeypatch.setattr(surroundings, "_KEEP_S", {True: 0.0, False: 0.0})
     name = register_dag(world.write_replication(folder), paused=False)
     beat_scheduler(-3600)
     run_for_long(name, -3600)

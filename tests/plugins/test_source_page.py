@@ -17,7 +17,7 @@ from binlake import tso
 from binlake.cli import run
 from binlake.cluster.placement import EtcdClient
 from binlake.config import load_replication
-from binlake.health.nodes import read_tidb_heartbeats
+from binlake.health.surroundings import read_tidb_heartbeats
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 

@@ -13,9 +13,9 @@ from binlake.cluster.pumpclient import PumpReader
 from binlake.cluster.pumpclient.reader import Pulled
 from binlake.errors import BinlakeError
 from binlake.lake.holdups import LandedState, plan_next_window
+from binlake.window.membership import FORGOTTEN, RememberedMember
 from binlake.window.plan import Member, WindowPlan
-from binlake.window.probing import ask_pump
-from binlake.window.remembered import FORGOTTEN, RememberedMember
+from binlake.window.sourcecluster import ask_pump
 from simulator.placement import CLUSTER, SimulatedEtcd, SimulatedPd
 from simulator.scheduler import Scheduler
 from simulator.truth import Truth, Wrong

@@ -12,9 +12,8 @@ from typing import Any
 from binlake.cluster.placement import NodeRegistry, PdClient
 from binlake.cluster.pumpclient import PumpInfo, PumpReader
 from binlake.errors import SourceUnavailable
-from binlake.window.membership import Probe, gather_members
+from binlake.window.membership import Probe, RememberedMember, gather_members
 from binlake.window.plan import Member, WindowPlan, propose_window
-from binlake.window.remembered import RememberedMember
 from binlake.wire import binlog_pb2 as pb
 
 

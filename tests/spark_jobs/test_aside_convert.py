@@ -13,7 +13,7 @@ from binlake.ddl.definitions import LandedDdl
 from binlake.errors import TargetRefused
 from binlake.rows.schema.state import DdlSide
 from binlake.spark_jobs.convert import stage as convert
-from binlake.statements.requiredrows import RefusedStatement
+from binlake.statements.ddlsteps import RefusedStatement
 
 SIDES = DdlSide((), (table("t", col("id"), keys=(primary("id"),), db="app"),))
 SEQUENCE = "CREATE SEQUENCE `t`"

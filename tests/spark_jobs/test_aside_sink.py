@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from support.mariadb import MariaDb, execute, rows
 from test_sql_sink import Sink
 
-from binlake.repair.backfill.tableback import bring_table_back
+from binlake.repair.tableback import bring_table_back
 from binlake.spark_jobs.mirror import stage as mirror
-from binlake.window.asides import STAGE
+from binlake.window.events import ASIDE
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 
@@ -51,4 +51,4 @@ def test_missing_table_stops_no_other_table_and_can_be_brought_back(
     bring_table_back(sink.ctx.replication, ("shop", "log"))
     assert sink.target() == sink.model(sink.windows[-1].hi)
     assert is_consistent(mariadb)
-    assert [event["state"] for event in sink.ctx.windows.read_events(stage=STAGE)] == ["set-aside"]
+    assert [event["state"] for event in sink.ctx.windows.read_events(stage=ASIDE)] == ["set-aside"]

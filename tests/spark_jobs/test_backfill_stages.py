@@ -12,7 +12,7 @@ from mirrored import Mirrored
 from support.mariadb import MariaDb
 
 from binlake.errors import CheckpointConflict, ConfigError
-from binlake.repair.backfill.progress import BackfillProgress
+from binlake.repair.rangerepair import BackfillProgress
 from binlake.repair.verify import VerifyOptions, verify
 from binlake.spark_jobs.commands.rebuild import rebuild, replay
 from binlake.spark_jobs.commands.restore import SINK_STAGES

@@ -16,7 +16,7 @@ from support.examples import spread
 from support.mariadb import MariaDb
 
 from binlake.errors import ImmutableWindow, LostRange
-from binlake.repair.backfill.progress import BackfillProgress
+from binlake.repair.rangerepair import BackfillProgress
 from binlake.spark_jobs.commands.rebuild import rebuild
 from binlake.spark_jobs.commands.recover import recover
 from binlake.spark_jobs.compact import stage as compact

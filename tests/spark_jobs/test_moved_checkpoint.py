@@ -15,7 +15,7 @@ from support.mariadb import MariaDb, execute, rows
 
 from binlake.errors import CheckpointConflict, CheckpointMoved
 from binlake.lake import targetevents
-from binlake.repair.verify.snapshot import open_target_snapshot
+from binlake.repair.serverside import open_target_snapshot
 from binlake.spark_jobs.commands.restore import SINK_STAGES
 from binlake.spark_jobs.compact import stage as compact
 from binlake.spark_jobs.job.runner import run_sink

@@ -23,7 +23,7 @@ from binlake.spark_jobs.tables.netchange import find_groups
 from binlake.spark_jobs.tables.render import Renderer
 from binlake.spark_jobs.tables.rendered import Rendered, RenderGroup
 from binlake.statements import BatchLimits, Phase
-from binlake.statements.digests import compute_digest_of_index
+from binlake.statements.batch import compute_digest_of_index
 
 LIMITS = BatchLimits(rows=7)
 RENDERER = Renderer(WINDOW, definitions(), "mariadb", LIMITS, plain=False)

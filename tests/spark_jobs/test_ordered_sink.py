@@ -17,7 +17,7 @@ from binlake.spark_jobs.job.context import Bounds
 from binlake.spark_jobs.tables.sinks import read_sql_window, require_merged
 from binlake.spark_jobs.tables.statements import read_statements
 from binlake.target import apply_window, read_checkpoint_ts
-from binlake.target.apply import ordered as ordered_mode
+from binlake.target.apply import modes
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 
@@ -42,7 +42,7 @@ def test_target_equals_the_source_after_each_window_in_mode_ordered(
     spark: SparkSession, mariadb: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S0-22, S3-20, R-16, R-36, R-62; six DDL on four tables in the second window, which is interrupted half-way
-    monkeypatch.setattr(ordered_mode, "CHECKPOINT_S", 0.0)
+    monkeypatch.setattr(modes, "CHECKPOINT_S", 0.0)
     sink = Sink(spark, tmp_path, mariadb)
     words = []
     for number, bounds in enumerate(sink.windows):

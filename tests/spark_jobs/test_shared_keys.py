@@ -21,7 +21,7 @@ from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.stagerun import run_stage
 from binlake.spark_jobs.tables import sharedkeys
-from binlake.target.apply.presence import find_present_keys
+from binlake.target.apply.batches import find_present_keys
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 

@@ -12,9 +12,8 @@ from support.tabledefs import col, key, primary, table
 from binlake.changes.ordered.forms import RowForms
 from binlake.config.target import TargetSection
 from binlake.feed.values import compute_member_numbers, show_members
-from binlake.repair.verify.chunks import ChunkPlan, Cuts
-from binlake.repair.verify.sqltable import SqlTable
-from binlake.repair.verify.texts import hash_texts, render_hash_sql
+from binlake.repair.chunks import ChunkPlan, Cuts, hash_texts, render_hash_sql
+from binlake.repair.serverside import SqlTable
 from binlake.rows.codec.encode import parse_flat_number
 from binlake.rows.codec.lanes import format_enums
 from binlake.rows.codec.values import format_enum, format_set

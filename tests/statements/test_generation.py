@@ -14,14 +14,15 @@ from binlake.rows.schema.forms import Json
 from binlake.rows.schema.info import SOURCE_KEY
 from binlake.statements import generation
 from binlake.statements.generation import (
+    depends_on_zone,
     find_filled_operands,
+    is_computed,
     is_exact,
     is_proven,
     list_expressions,
     list_recomputed,
     may_store,
 )
-from binlake.statements.writtencolumns import depends_on_zone, is_computed
 
 COLUMNS = (
     col("id"), col("s", t.SHORT), col("u", t.LONG, unsigned=True), col("big", t.LONGLONG), col("v", t.VARCHAR, flen=20),

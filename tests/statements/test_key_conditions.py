@@ -12,15 +12,14 @@ from support.mariadb import MariaDb, execute
 from support.tabledefs import col, primary, table
 
 from binlake.config.target import TargetSection
-from binlake.repair.verify.chunks import ChunkPlan, Cuts
-from binlake.repair.verify.sqltable import SqlTable
+from binlake.repair.chunks import ChunkPlan, Cuts
+from binlake.repair.serverside import SqlTable
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements import BatchLimits, PreserveStatements, TableStatements
-from binlake.statements.counts import KeyCounts
-from binlake.statements.keyconditions import KeyConditions, list_deleted_keys
+from binlake.statements.conditions import KeyConditions, KeyCounts, list_deleted_keys
 from binlake.target import TargetSession
-from binlake.target.apply.presence import find_present_keys
+from binlake.target.apply.batches import find_present_keys
 
 E_ACUTE, HAN, SMILE = "\u00e9", "\u4e2d", "\U0001f600"
 

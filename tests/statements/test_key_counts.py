@@ -12,7 +12,7 @@ from support.tabledefs import col, primary, table
 
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements.counts import KeyCounts
+from binlake.statements.conditions import KeyCounts
 
 NUMBERED = table("numbered", col("id", t.LONGLONG, not_null=True), keys=(primary("id"),))
 UNSIGNED = table("numbered", col("id", t.LONGLONG, not_null=True, unsigned=True), keys=(primary("id"),))

@@ -17,7 +17,7 @@ from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements import BatchLimits, TableStatements, build_images_from_rows
 from binlake.statements.batch import parse_statement_table
-from binlake.statements.lenient import render_lenient
+from binlake.statements.render import render_lenient
 from binlake.target import TargetSession
 
 pytestmark = pytest.mark.mariadb

@@ -14,13 +14,16 @@ from support.tabledefs import col, table
 from binlake.rows.codec.numbers import format_float
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements.columns import format_match_literals, format_value_literals, join_tuples, join_value_tuples
-from binlake.statements.keyless import format_image_condition, format_image_conditions
+from binlake.statements.conditions import format_image_condition, format_image_conditions
 from binlake.statements.literal import (
     LiteralKind,
     choose_literal_kind,
     format_match_literal,
+    format_match_literals,
     format_value_literal,
+    format_value_literals,
+    join_tuples,
+    join_value_tuples,
     quote,
     widen_float,
 )

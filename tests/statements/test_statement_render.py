@@ -20,8 +20,8 @@ from binlake.statements import (
     StatementBatch,
     TableStatements,
     build_images_from_rows,
-    columns,
     compute_statement_digest,
+    literal,
 )
 from binlake.target import TargetSession
 
@@ -271,9 +271,9 @@ def test_json_too_deep_for_mariadbs_functions_is_stored_and_matched(empty_server
 
 @pytest.mark.parametrize("place", [0, 3, 6, 7, 8, 15])
 def test_text_is_found_wherever_a_search_in_parts_begins(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
-    monkeypatch.setattr(columns, "_SEARCHED", 4)
+    monkeypatch.setattr(literal, "_SEARCHED", 4)
     text = "." * place + "ab" + "." * (16 - place)
     values = pa.array(["ab", text[:5], text[5:], "ab"], pa.large_string()).slice(1, 2)
-    assert columns._may_contain(values, "ab")
-    assert not columns._may_contain(values, "ba")
-    assert not columns._may_contain(values.slice(0, 0), "ab")
+    assert literal._may_contain(values, "ab")
+    assert not literal._may_contain(values, "ba")
+    assert not literal._may_contain(values.slice(0, 0), "ab")

@@ -8,8 +8,8 @@ from support.mariadb import MariaDb
 
 from binlake.config import Replication
 from binlake.target import ApplyResult
-from binlake.target.base import load as loading
-from binlake.target.base.load import BaseDump, BaseTask
+from binlake.target import base as loading
+from binlake.target.base import BaseDump, BaseTask
 
 BASE = 463_267_587_686_400_000
 """The commit_ts of the dumps."""

@@ -30,7 +30,7 @@ from binlake.pump_service.feeder.catalog import Catalog, SourceNames
 from binlake.pump_service.feeder.tracker import ScratchServer
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rules import Rules
-from binlake.statements.requiredrows import RequireNoRows
+from binlake.statements.ddlsteps import RequireNoRows
 from binlake.target.session.session import SQL_MODE
 from deploy.local.mariadb import MariaDb
 

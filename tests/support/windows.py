@@ -20,12 +20,18 @@ from support.mariadb import MariaDb
 
 from binlake.config.target import TargetSection
 from binlake.errors import TargetUnavailable
-from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, compute_statement_digest
-from binlake.statements.digests import compute_digest_of_index, convert_batch_to_row
+from binlake.statements.batch import (
+    UNCHECKED,
+    Phase,
+    StatementBatch,
+    compute_digest_of_index,
+    compute_statement_digest,
+    convert_batch_to_row,
+)
 from binlake.target import ApplyResult, ExpectedState, SegmentPlan, TargetSession, WriteAhead, apply_window
-from binlake.target.apply import ordered
+from binlake.target.apply import modes
 from binlake.target.definitions.definitions import read_definitions
-from binlake.target.session.stopping import StopFlag
+from binlake.target.session.session import StopFlag
 from binlake.window.manifest import ApplyManifest
 
 CLUSTER = 6791641053252586769
@@ -227,7 +233,7 @@ def apply_ordered_in_child(target: TargetSection, window: Window, hook: Callable
 
 
 def _apply_ordered(target: TargetSection, window: Window, hook: Callable[[str], None]) -> None:
-    ordered.CHECKPOINT_S = 0.0
+    modes.CHECKPOINT_S = 0.0
     apply(target, window, hook)
 
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from binlake.ddl.definitions import Shapes, TableShape
 from binlake.errors import DamagedManifest
 from binlake.window.derived import CompactManifest, Merged, MergeManifest, require_manifest_of
-from binlake.window.manifest import ApplyManifest
-from binlake.window.sealing import seal
+from binlake.window.manifest import ApplyManifest, seal
 
 TS = st.integers(0, 2**63 - 1)
 NAME = st.text(max_size=8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from binlake.window.incidents import describe_incidents, find_new_incidents
+from binlake.window.events import describe_incidents, find_new_incidents
 from binlake.window.plan import Member, PumpCounters
 
 

@@ -8,9 +8,8 @@ from binlake import tso
 from binlake.config import Replication
 from binlake.errors import SourceUnavailable
 from binlake.lake.holdups import LandedState, plan_next_window
-from binlake.window.membership import Probe, flag_future_watermarks, gather_members
+from binlake.window.membership import Probe, RememberedMember, flag_future_watermarks, gather_members
 from binlake.window.plan import Member
-from binlake.window.remembered import RememberedMember
 
 SECOND = tso.compose(1000)
 

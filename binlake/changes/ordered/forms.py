@@ -19,8 +19,8 @@ from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import fold_name
 from binlake.statements.batch import UNCHECKED
-from binlake.statements.keyless import format_image_condition
-from binlake.statements.lenient import has_error_value, render_lenient
+from binlake.statements.conditions import format_image_condition
+from binlake.statements.generation import list_written_columns
 from binlake.statements.literal import (
     LiteralKind,
     choose_literal_kind,
@@ -29,7 +29,7 @@ from binlake.statements.literal import (
     quote_name,
     quote_qualified_name,
 )
-from binlake.statements.writtencolumns import list_written_columns
+from binlake.statements.render import has_error_value, render_lenient
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from binlake.changes.net.event import Row
 from binlake.changes.ordered.forms import OrderedStatement, RowForms
 from binlake.changes.ordered.keys import UNKNOWN, ConflictKey
 from binlake.errors import Permanent, SchemaError
-from binlake.statements.batch import UNCHECKED
-from binlake.statements.limits import BatchLimits
+from binlake.statements.batch import UNCHECKED, BatchLimits
 from binlake.statements.literal import quote_name
 
 Kind = Literal["insert", "replace", "upsert", "case", "delete", "single"]

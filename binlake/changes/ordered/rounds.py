@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from binlake.changes.ordered.causality import Detector, GroupDecision, Strategy, build_detector
 from binlake.changes.ordered.merger import Merger, OrderedChange
 from binlake.errors import Permanent
-from binlake.statements.batch import Phase, StatementBatch, compute_statement_digest
-from binlake.statements.limits import BatchLimits
+from binlake.statements.batch import BatchLimits, Phase, StatementBatch, compute_statement_digest
 
 ROUND_ROWS = 20_000
 """After this many changes, a round ends with the transaction, and the checkpoint can move (DM flushes every 30 s)."""

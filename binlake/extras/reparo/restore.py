@@ -29,7 +29,7 @@ from binlake.rules.tables import TableFilter
 from binlake.statements import BatchLimits
 from binlake.target import ApplyResult, ExpectedState, Hook, TargetPosition, TargetSession, apply_window
 from binlake.target.apply.position import read_position
-from binlake.target.base.load import BaseTask, find_base, load_base
+from binlake.target.base import BaseTask, find_base, load_base
 from binlake.target.claim.progress import TargetProgress
 from binlake.target.ddl.intents import DdlIntent
 from binlake.target.definitions.definitions import read_definitions

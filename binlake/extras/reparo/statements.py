@@ -38,8 +38,7 @@ from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import fold_name
 from binlake.statements import UNCHECKED, BatchLimits, Phase, StatementBatch, TableStatements, build_images_from_maps
-from binlake.statements.batch import compute_statement_digest
-from binlake.statements.digests import compute_digest_of_index, convert_batch_to_row
+from binlake.statements.batch import compute_digest_of_index, compute_statement_digest, convert_batch_to_row
 from binlake.target import ExpectedState, SegmentPlan
 from binlake.window.manifest import ApplyManifest, format_window_name
 from binlake.wire import pb_binlog_pb2 as pb

@@ -38,15 +38,11 @@ from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.mutations import RowVersion, match_keys, match_table, read_changes
 from binlake.lake.paths import LakePaths
 from binlake.mirror.versions import IN_PART
-from binlake.repair.verify.chunks import ChunkPlan, Cuts
-from binlake.repair.verify.differences import Row
-from binlake.repair.verify.keyorder import AnyKey
-from binlake.repair.verify.laketable import VerifiedLakeTable
-from binlake.repair.verify.run import list_rules_that_change_rows, require_source_server
-from binlake.repair.verify.snapshot import open_source_snapshot
-from binlake.repair.verify.sqltable import SqlTable
-from binlake.repair.verify.tables import Name, VerifiedTable
-from binlake.repair.verify.texts import build_fold
+from binlake.repair.chunks import AnyKey, ChunkPlan, Cuts, build_fold
+from binlake.repair.differences import Row
+from binlake.repair.lakeside import Name, VerifiedLakeTable, VerifiedTable
+from binlake.repair.serverside import SqlTable, open_source_snapshot
+from binlake.repair.verify import list_rules_that_change_rows, require_source_server
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.job import Action

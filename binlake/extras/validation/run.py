@@ -41,15 +41,15 @@ from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.sharedtargets import read_locks
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.repair.backfill.touched import compute_pseudo_random, find_touched_keys
-from binlake.repair.verify.differences import Difference, Row, RowsOfTable
-from binlake.repair.verify.keyorder import AnyKey
-from binlake.repair.verify.snapshot import TargetSnapshot, open_target_snapshot
-from binlake.repair.verify.tables import Name, VerifiedTable, list_tables_at, read_cluster_id
+from binlake.repair.chunks import AnyKey
+from binlake.repair.differences import Difference, Row, RowsOfTable
+from binlake.repair.lakeside import Name, VerifiedTable, list_tables_at, read_cluster_id
+from binlake.repair.rangerepair import compute_pseudo_random, find_touched_keys
+from binlake.repair.serverside import TargetSnapshot, open_target_snapshot
 from binlake.rows.codec import format_key_text
 from binlake.rows.schema.forms import fold_pair
 from binlake.rules import Rules
-from binlake.target.claim.aside import is_aside
+from binlake.target.claim.checkpoint import is_aside
 from binlake.window.manifest import format_window_name
 
 log = structlog.get_logger(__name__)

@@ -16,8 +16,7 @@ from binlake.config.model import Replication
 from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict, TargetRefused
 from binlake.statements.literal import quote_qualified_name
-from binlake.target.claim.aside import AsideTable, read_aside
-from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
+from binlake.target.claim.checkpoint import AsideTable, Checkpoint, CheckpointTable, read_aside
 from binlake.target.claim.progress import TargetProgress, read_open_progress
 from binlake.target.definitions.forms import Name
 from binlake.target.session.failures import MISSING, get_error_code

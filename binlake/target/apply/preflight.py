@@ -18,11 +18,16 @@ from binlake.ddl.targets import TargetTables
 from binlake.dialect import derive_bytewise_table, has_target_collation
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.forms import fold_name, fold_pair
-from binlake.target.claim.aside import is_aside
+from binlake.target.claim.checkpoint import is_aside
 from binlake.target.definitions.definitions import build_drift_error, expect_tables, read_definitions
 from binlake.target.definitions.forms import Name, TableForm, build_expected_form
-from binlake.target.definitions.shape import derive_shape, find_option, list_refusals
-from binlake.target.definitions.structure import StructureDifference, compare_structures
+from binlake.target.definitions.structure import (
+    StructureDifference,
+    compare_structures,
+    derive_shape,
+    find_option,
+    list_refusals,
+)
 from binlake.target.session.session import TargetSession
 
 Verdict = Literal["alike", "preserve", "partial", "accepted", "coming", "refused", "missing"]

@@ -15,17 +15,21 @@ from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, Transient
 from binlake.statements.batch import StatementBatch
 from binlake.statements.literal import quote_qualified_name
-from binlake.target.apply.batches import run_batch
-from binlake.target.apply.presence import PresenceChecks, require_present
-from binlake.target.claim.aside import AsideTable, is_settled, read_aside, remove_aside
-from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
+from binlake.target.apply.batches import PresenceChecks, require_present, run_batch
+from binlake.target.claim.checkpoint import (
+    AsideTable,
+    Checkpoint,
+    CheckpointTable,
+    is_settled,
+    read_aside,
+    remove_aside,
+)
 from binlake.target.claim.claim import TargetClaim
-from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.claim.progress import AppliedAs, WindowLedger, read_open_progress, read_progress, require_owner
+from binlake.target.claim.writers import LoopbackMarks
 from binlake.target.definitions.forms import Name
 from binlake.target.segments import Hook
-from binlake.target.session.session import TargetSession
-from binlake.target.session.stopping import StopFlag
+from binlake.target.session.session import StopFlag, TargetSession
 from binlake.target.session.tables import create_tables
 
 _FIRST_FREE = 1 << 31

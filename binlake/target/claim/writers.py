@@ -1,6 +1,7 @@
 """The connections of a claim. Each transaction proves the fence first and is counted once it is known to be stored.
 
 Sources: hazards R-02 (proof first), R-38 (deadlocks), R-61 (a connection lost at COMMIT, a server replaced by a copy).
+Transactions are marked, so that the reverse replication skips them (tidb-binlog 5.11, R-47).
 """
 
 from __future__ import annotations
@@ -14,25 +15,59 @@ from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
+from binlake.base import sql
+from binlake.base.sections import LoopbackSection
 from binlake.config.target import TargetSection
 from binlake.errors import BinlakeError, TargetBusy, TargetUnavailable, UnknownOutcome
-from binlake.statements.literal import quote_qualified_name
+from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.claim.fence import Fence
-from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.segments import Hook
 from binlake.target.session.session import TargetSession
+from binlake.target.session.tables import require_transactions
 
 log = structlog.get_logger()
-
 TRIES = 5
 """How often a transaction is tried when the server rolls it back or its COMMIT is lost."""
-
 T = TypeVar("T")
-
 _NEXT_RUN = (
     "the next run continues from this server's state and applies the rest again; this requires a copy without gaps in"
     " its transactions"
 )
+
+
+@dataclass(frozen=True)
+class LoopbackMarks:
+    """The mark table of a channel; `info` names the writer for people (at most 64 characters)."""
+
+    config: LoopbackSection
+    info: str
+
+    @classmethod
+    def of(cls, config: LoopbackSection, replication: str) -> LoopbackMarks | None:
+        """The marks of a replication; None without loopback control."""
+        return cls(config, replication) if config.loopback_control else None
+
+    def create_table(self, session: TargetSession) -> None:
+        """Create the mark table if it is missing. Raises TargetRefused."""
+        names = (self.config.mark_schema, self.config.mark_table)
+        sought = "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+        if not session.fetch_rows(sought, names):
+            session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(self.config.mark_schema)}")
+            session.execute(sql.read_statement("repl_mark").replace("{table}", self._table))
+        # A transaction that rolls back must leave no mark.
+        require_transactions(session, self.config.mark_schema, [self.config.mark_table])
+
+    def mark(self, session: TargetSession, worker: int = 0) -> None:
+        """Mark the open transaction; each connection has its own row. Raises TargetRefused, TargetBusy."""
+        session.write(
+            f"INSERT INTO {self._table} (id, channel_id, val, channel_info) VALUES (%s, %s, 1, %s)"
+            " ON DUPLICATE KEY UPDATE val = val + 1",
+            (worker, self.config.channel_id, self.info[:64]),
+        )
+
+    @property
+    def _table(self) -> str:
+        return quote_qualified_name(self.config.mark_schema, self.config.mark_table)
 
 
 class _FenceRow(NamedTuple):

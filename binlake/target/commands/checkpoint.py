@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from binlake import tso
+from binlake.base.commandline import add_output
+from binlake.config.load import load_replication
 from binlake.config.model import Replication
 from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.mysqlbinlog.dumpfolder import read_dump_position
 from binlake.target.apply.position import read_open_window, read_tables_aside
-from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable, StoredCheckpoint
+from binlake.target.claim.checkpoint import Checkpoint, CheckpointTable, StoredCheckpoint
 from binlake.target.claim.claim import open_claimed_transaction
 from binlake.target.claim.progress import (
     TargetProgress,
@@ -25,7 +28,6 @@ from binlake.target.claim.progress import (
     take_ownership,
     write_progress,
 )
-from binlake.target.commands.arguments import add_actions, read_row_arguments
 from binlake.target.session.session import TargetSession
 from binlake.target.session.tables import create_tables
 
@@ -34,6 +36,39 @@ _ACTIONS = {
     "set": "write the first row, after a dump was restored into the target",
     "adopt": "believe the row as it is, and continue from it",
 }
+
+
+class Row(NamedTuple):
+    """A replication, its target, and the source cluster whose row is selected; 0 = the only row."""
+
+    replication: Replication
+    target: TargetSection
+    cluster_id: int
+
+
+def add_actions(parser: argparse.ArgumentParser, actions: Mapping[str, str]) -> dict[str, argparse.ArgumentParser]:
+    """Declare each action with its help, `--replication`, `--cluster-id` and `--output`; returns their parsers."""
+    parsers = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    made = {name: parsers.add_parser(name, help=text) for name, text in actions.items()}
+    for each in made.values():
+        each.add_argument("--replication", required=True, metavar="FILE", help="the replication's TOML")
+        each.add_argument(
+            "--cluster-id",
+            type=int,
+            metavar="NUMBER",
+            help="number of the row's cluster (default: source.cluster-id, else the only row of the table)",
+        )
+        add_output(each)
+    return made
+
+
+def read_row_arguments(args: argparse.Namespace) -> Row:
+    """The row that `args` select. Raises ConfigError, also for a replication without an SQL target."""
+    replication = load_replication(args.replication)
+    configured = replication.source.expected_cluster
+    return Row(
+        replication, replication.require_sql_target(), configured if args.cluster_id is None else args.cluster_id
+    )
 
 
 class CheckpointCommand:

@@ -27,16 +27,31 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.rules import Rules
 from binlake.target.apply.position import read_open_window
-from binlake.target.claim.checkpointrow import CheckpointTable
+from binlake.target.claim.checkpoint import CheckpointTable
 from binlake.target.claim.claim import open_claimed_transaction
 from binlake.target.claim.progress import TargetProgress, read_progress, write_progress
-from binlake.target.commands.arguments import add_actions, read_row_arguments
+from binlake.target.commands.checkpoint import add_actions, read_row_arguments
 from binlake.target.commands.locks import resolve_lock, show_locks
 from binlake.target.ddl.intents import DdlIntent
 from binlake.target.ddl.proof import RenameMarker, judge, read_evidence
 from binlake.target.session.session import TargetSession
 from binlake.target.session.tables import has_tables
 from binlake.window.cuts import name_merge_commands
+
+log = structlog.get_logger()
+_WHAT = {
+    "ddl": "a DDL of the source",
+    "replaced": "the replacement of a DDL",
+    "injected": "a statement injected before this commit_ts",
+    "": "unknown: the lake does not have the statements of this window",
+}
+_ACTIONS = {
+    "show": "show the DDL that blocks an open window",
+    "release": "release the window before the DDL, so that the DDL can be replaced or left out",
+    "replace": "let the target run another statement in place of a DDL",
+    "skip": "let the target leave a DDL out",
+    "lock": "show the tables that share a target and lack a DDL of the others, or continue without them",
+}
 
 
 def release_ddl(target: TargetSection, cluster_id: int, replication: str, commit_ts: int) -> tuple[TargetProgress, int]:
@@ -153,25 +168,6 @@ def _release_blocked(replication: Replication, cluster_id: int, commit_ts: int) 
     opened = read_open_window(replication, cluster_id)
     if opened is not None and opened.ddl_state and opened.ddl_commit_ts == commit_ts:
         release_ddl(replication.require_sql_target(), cluster_id, replication.name, commit_ts)
-
-
-log = structlog.get_logger()
-
-_WHAT = {
-    "ddl": "a DDL of the source",
-    "replaced": "the replacement of a DDL",
-    "injected": "a statement injected before this commit_ts",
-    "": "unknown: the lake does not have the statements of this window",
-}
-
-
-_ACTIONS = {
-    "show": "show the DDL that blocks an open window",
-    "release": "release the window before the DDL, so that the DDL can be replaced or left out",
-    "replace": "let the target run another statement in place of a DDL",
-    "skip": "let the target leave a DDL out",
-    "lock": "show the tables that share a target and lack a DDL of the others, or continue without them",
-}
 
 
 class DdlCommand:

@@ -11,8 +11,7 @@ from contextlib import closing
 from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict
 from binlake.rows.schema.forms import fold_pair
-from binlake.target.claim.aside import AsideTable, is_settled, read_aside, write_aside
-from binlake.target.claim.checkpointrow import Checkpoint, CheckpointTable
+from binlake.target.claim.checkpoint import AsideTable, Checkpoint, CheckpointTable, is_settled, read_aside, write_aside
 from binlake.target.claim.claim import open_claimed_transaction
 from binlake.target.claim.progress import TargetProgress, read_progress, require_owner, write_progress
 from binlake.target.definitions.forms import Name

@@ -13,12 +13,19 @@ import structlog
 from binlake.errors import Permanent, TargetRefused
 from binlake.statements.batch import INJECTED, REPLACED, StatementBatch
 from binlake.statements.literal import quote_name
+from binlake.target.claim.claim import ApplyRun
 from binlake.target.claim.progress import AppliedAs, TargetProgress, WindowLedger, write_progress
-from binlake.target.claim.run import ApplyRun
 from binlake.target.ddl.execution import drop_shadow_columns, execute_ddl, is_half_converted
-from binlake.target.ddl.halfrun import StepProof
-from binlake.target.ddl.operatorproof import OperatorProof
-from binlake.target.ddl.proof import Evidence, RenameMarker, Verdict, judge, list_differences, read_evidence
+from binlake.target.ddl.proof import (
+    Evidence,
+    OperatorProof,
+    RenameMarker,
+    StepProof,
+    Verdict,
+    judge,
+    list_differences,
+    read_evidence,
+)
 from binlake.target.definitions.definitions import ExpectedState, find_left_behind
 from binlake.target.definitions.forms import Name
 from binlake.target.segments import SegmentPlan

@@ -1,10 +1,19 @@
-"""Proves whether a DDL that was begun has run, only by changes that nothing but the DDL can make (hazards R-04).
+"""Proves what of a begun DDL has run, only by changes that nothing but the DDL can make (hazards R-04).
 
 A failover, a logical restore or OPTIMIZE gives tables new numbers, and another server may print their definitions
 differently: neither proves a DDL. Proofs are: a marker that a RENAME list moves together with its tables, since servers
 run such a list as a whole; the structure, if the DDL changes it; definitions and numbers as long as the same server
 shows them; and numbers alone if rows move without a change of definition. Without such a proof the verdict is
 `unknown`.
+
+The result of an operator's statement is unknown. So before the intent is written, the statement is tried on an empty
+copy of its table, next to the checkpoint. A process that finds the intent compares the table with that copy. If the
+statement cannot be tried or changes nothing visible, a changed definition proves nothing: somebody else may have
+changed it.
+
+A DDL that takes several ALTERs commits each of them by itself. So before the intent is written, an empty copy of the
+table is made next to the checkpoint. A process that finds the intent runs the ALTERs on another such copy, one after
+the other, until it is defined as the table is: these ran, and the others did not.
 """
 
 from __future__ import annotations
@@ -16,24 +25,39 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import structlog
+
 from binlake.config.target import TargetSection
+from binlake.dialect.conversions import RESTORES
+from binlake.dialect.replacement import find_altered_table, makes_or_drops_table, put_table_name
+from binlake.dialect.tokens import tokenize
+from binlake.errors import TargetRefused
+from binlake.statements.batch import INJECTED, REPLACED, StatementBatch
 from binlake.statements.literal import quote_qualified_name
-from binlake.statements.preserve import format_copy_prefix
+from binlake.statements.render import format_copy_prefix
 from binlake.target.definitions.definitions import (
     ExpectedState,
     compare_definitions,
     digest_definitions,
+    find_remaining_rows,
+    read_create_statement,
     read_definitions,
     read_table_numbers,
 )
 from binlake.target.definitions.forms import Name
-from binlake.target.definitions.remainingrows import find_remaining_rows
 from binlake.target.session.session import TargetSession
 
 Verdict = Literal["before", "after", "unknown"]
 """The state of a DDL that was begun: it had no effect, it is complete, or this is unknown."""
 
 _RENAME_LIST = re.compile(r"\s*RENAME\s+TABLES?\s", re.IGNORECASE)
+_OURS = ("binlake_fence", "binlake_ledger", "binlake_progress")
+log = structlog.get_logger()
+_FOREIGN_KEY = " FOREIGN KEY ("
+_NAME_OF_CHECK = re.compile(r"CONSTRAINT `(?:[^`]|``)+` CHECK")
+_ALTER = "ALTER TABLE "
+_SETTINGS = ("SET ", "USE ")
+"""Statements of the session, which are needed whatever ran before."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +138,6 @@ def _digest_structure(session: TargetSession, target: TargetSection, names: list
     return hashlib.sha256((ExpectedState(actual.databases, actual.tables).to_json() + engines).encode()).hexdigest()
 
 
-_OURS = ("binlake_fence", "binlake_ledger", "binlake_progress")
-
-
 def _identify_server(session: TargetSession, target: TargetSection) -> str:
     """A digest of the server and Binlake's tables there: a restored or replicated copy gives another digest."""
     place = session.fetch_rows("SELECT @@version, @@hostname, @@port, @@datadir")
@@ -178,3 +199,152 @@ class RenameMarker:
     def remove(self, session: TargetSession) -> None:
         """Drop the marker once the DDL is known to be done. Raises TargetRefused."""
         session.execute(f"DROP TABLE IF EXISTS {self.begun}, {self.ended}")
+
+
+@dataclass(frozen=True)
+class OperatorProof:
+    """The proof for `sql`: by `copy` if the statement alters `table` in place, else by the definitions."""
+
+    sql: str
+    db: str
+    table: Name | None
+    copy: Name
+
+    @classmethod
+    def of(cls, schema: str, replication: str, commit_ts: int, ddl: StatementBatch) -> OperatorProof | None:
+        """The proof for `ddl`; None if it is not an operator's statement."""
+        if ddl.kind not in (REPLACED, INJECTED):
+            return None
+        used = [statement.removeprefix("USE ") for statement in ddl.sql[:-1] if statement.startswith("USE ")]
+        db = tokenize(used[-1])[0].value if used else ddl.db
+        # Tables with this prefix are dropped when the next window opens.
+        copy = (schema, f"{format_copy_prefix(replication)}own_{commit_ts}")
+        return cls(ddl.sql[-1], db, find_altered_table(ddl.sql[-1], db), copy)
+
+    def make(self, session: TargetSession) -> None:
+        """Try the statement on a copy, before the intent is written. Without a visible result no copy is left."""
+        self.remove(session)
+        if self.table is None:
+            return
+        try:
+            session.execute(f"CREATE TABLE {quote_qualified_name(*self.copy)} LIKE {quote_qualified_name(*self.table)}")
+            session.execute(put_table_name(self.sql, self.db, self.table, self.copy))
+        except TargetRefused as error:
+            log.info("own_statement_not_tried", table=".".join(self.table), error=error.message)
+            self.remove(session)
+            return
+        if read_lines(session, self.copy) == read_lines(session, self.table):
+            self.remove(session)
+
+    def reach_verdict(self, session: TargetSession, before: Evidence, now: Evidence) -> Verdict:
+        """Whether the statement ran between `before` and `now`."""
+        if self.table is not None:
+            left = read_lines(session, self.copy)
+            if left is not None and left == read_lines(session, self.table):
+                return "after"
+            if left is not None and now.server == before.server and now.texts == before.texts:
+                return "before"
+        verdict = judge(before, now, None)
+        return "unknown" if verdict == "after" and not self._shows(before, now) else verdict
+
+    def remove(self, session: TargetSession) -> None:
+        """Drop the copy once the statement is known to be done or needs no proof. Raises TargetRefused."""
+        session.execute(f"DROP TABLE IF EXISTS {quote_qualified_name(*self.copy)}")
+
+    def _shows(self, before: Evidence, now: Evidence) -> bool:
+        """Whether a new definition proves this statement; not for a change in place, which may be another one."""
+        if self.table is not None:
+            return False
+        if not makes_or_drops_table(self.sql) or before.numbers is None or now.numbers is None:
+            return True
+        return before.numbers.keys() != now.numbers.keys()
+
+
+def read_lines(session: TargetSession, name: Name) -> list[str] | None:
+    """The lines of a table's definition without what a copy does not have: its name, foreign keys, names of checks.
+
+    None if it is missing. Raises TargetRefused.
+    """
+    text = read_create_statement(session, name)
+    lines = (text or "").splitlines()[1:]
+    kept = [line.rstrip(",") for line in lines if _FOREIGN_KEY not in line]
+    return None if text is None else [_NAME_OF_CHECK.sub("CHECK", line) for line in kept]
+
+
+@dataclass(frozen=True)
+class StepProof:
+    """The proof for the ALTERs of `table` among `statements`. `copy`: the table as it was before; `trial`: where they
+    are tried."""
+
+    statements: tuple[str, ...]
+    db: str
+    table: Name
+    copy: Name
+    trial: Name
+
+    @classmethod
+    def of(cls, schema: str, replication: str, commit_ts: int, ddl: StatementBatch) -> StepProof | None:
+        """The proof for `ddl`; None if it is no DDL of the source with several ALTERs of one table."""
+        alters = [statement for statement in ddl.sql if statement.startswith(_ALTER)]
+        if ddl.kind != "ddl" or len(alters) < 2:
+            return None
+        tables = {find_altered_table(statement, ddl.db) for statement in alters}
+        table = tables.pop()
+        if table is None or tables:
+            return None
+        # Tables with this prefix are dropped when the next window opens.
+        prefix = format_copy_prefix(replication)
+        return cls(ddl.sql, ddl.db, table, (schema, f"{prefix}was_{commit_ts}"), (schema, f"{prefix}try_{commit_ts}"))
+
+    def make(self, session: TargetSession) -> None:
+        """Make the copy, before the intent is written. Without it, a DDL that ended halfway is not continued."""
+        self.remove(session)
+        try:
+            _copy_definition(session, self.table, self.copy)
+        except TargetRefused as error:
+            log.info("ddl_steps_not_provable", table=".".join(self.table), error=error.message)
+
+    def find_missing(self, session: TargetSession) -> tuple[str, ...] | None:
+        """The statements that are still to be run, none if all ALTERs ran; None if the target does not show it."""
+        now = read_lines(session, self.table)
+        if now is None or read_lines(session, self.copy) is None:
+            return None
+        try:
+            session.execute(f"DROP TABLE IF EXISTS {quote_qualified_name(*self.trial)}")
+            _copy_definition(session, self.copy, self.trial)
+            done = self._count_done(session, now)
+        except TargetRefused as error:
+            log.info("ddl_steps_not_tried", table=".".join(self.table), error=error.message)
+            return None
+        finally:
+            for statement in self.statements:
+                if statement.startswith(RESTORES):
+                    session.execute(statement)
+        if done is None:
+            return None
+        before, after = self.statements[:done], self.statements[done:]
+        if not any(statement.startswith(_ALTER) for statement in after):
+            return ()
+        return (*(statement for statement in before if statement.startswith(_SETTINGS)), *after)
+
+    def remove(self, session: TargetSession) -> None:
+        """Drop the copies once the DDL is known to be done. Raises TargetRefused."""
+        for name in (self.copy, self.trial):
+            session.execute(f"DROP TABLE IF EXISTS {quote_qualified_name(*name)}")
+
+    def _count_done(self, session: TargetSession, now: list[str]) -> int | None:
+        """How many statements, the first ones, make the trial's definition that of the table."""
+        if read_lines(session, self.trial) == now:
+            return 0
+        for number, statement in enumerate(self.statements, 1):
+            if statement.startswith(_SETTINGS):
+                session.execute(statement)
+            elif statement.startswith(_ALTER):
+                session.execute(put_table_name(statement, self.db, self.table, self.trial))
+                if read_lines(session, self.trial) == now:
+                    return number
+        return None
+
+
+def _copy_definition(session: TargetSession, table: Name, copy: Name) -> None:
+    session.execute(f"CREATE TABLE {quote_qualified_name(*copy)} LIKE {quote_qualified_name(*table)}")

@@ -1,8 +1,12 @@
 """Reads the target's definitions, compares them with what the schema history expects, and digests them.
 
-Sources: hazards R-04, R-13, R-18; DESIGN 3.6, 3.9. A name is (database, table), or (database, "") for the database
-itself. The digest covers everything that SHOW CREATE shows. `binlake.target.ddl.proof` says what they prove about a
-DDL.
+Sources: hazards R-04, R-13, R-18, R-28; DESIGN 3.6, 3.9. A name is (database, table), or (database, "") for the
+database itself. The digest covers everything that SHOW CREATE shows. `binlake.target.ddl.proof` says what they prove
+about a DDL.
+
+Definitions do not show rows that a DDL should have left none of: a table that it created or truncated is empty. So this
+is checked too: an error of such a DDL is ignored only if the target proves the result, and a `CREATE TABLE IF NOT
+EXISTS` that found an old table is noticed.
 """
 
 from __future__ import annotations
@@ -10,24 +14,78 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from binlake.base.sql import Dialect
 from binlake.config.target import TargetSection
 from binlake.errors import Drift, TargetRefused
 from binlake.mysqlbinlog.definitions.descriptions import write_bytes_in_hex
-from binlake.rows.schema import TableDef
+from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema.forms import fold_name, fold_pair
 from binlake.rows.schema.state import DdlSide
-from binlake.statements.literal import quote_qualified_name
-from binlake.target.definitions.forms import Name, TableForm, build_expected_form, list_missing_indexes
-from binlake.target.definitions.remainingrows import Emptied, find_emptied_tables, find_remaining_rows, moves_rows
-from binlake.target.definitions.shape import find_option, list_refusals
-from binlake.target.definitions.structure import compare_structures
-from binlake.target.definitions.tableforms import read_table_forms
+from binlake.statements.literal import quote_name, quote_qualified_name
+from binlake.target.definitions.forms import (
+    Name,
+    TableForm,
+    build_expected_form,
+    list_missing_indexes,
+    read_table_forms,
+)
+from binlake.target.definitions.structure import compare_structures, find_option, list_refusals
 from binlake.target.session.failures import MISSING, get_error_code
 from binlake.target.session.session import TargetSession
+
+Emptied = Mapping[Name, tuple[str, ...]]
+"""Tables without rows: (db, table) -> the partitions that have none; () = the whole table."""
+
+_MAKES = frozenset({Action.CREATE_TABLE, Action.CREATE_TABLES, Action.TRUNCATE_TABLE})
+_MOVES = frozenset({Action.TRUNCATE_TABLE, Action.TRUNCATE_PARTITION, Action.DROP_PARTITION, Action.EXCHANGE_PARTITION})
+_NO_PARTITION = frozenset({1505, 1735, 1747})
+"""Errors for a table without partitions or without a partition of that name."""
+_NO_PRIVILEGE = frozenset({1044, 1109, 1115, 1142, 1227})
+
+
+def moves_rows(action: int) -> bool:
+    """True for a DDL that removes or moves rows while definitions may stay the same. Its errors are never ignored."""
+    return action in _MOVES
+
+
+def find_emptied_tables(action: int, before: DdlSide, after: DdlSide) -> dict[Name, tuple[str, ...]]:
+    """The tables or partitions that a DDL of kind `action` leaves without rows."""
+    had = {table.id: table for table in before.tables}
+    tables = [table for table in after.tables if table.kind == "table" and not table.raw.get("temp_table_type")]
+    if action in _MAKES:
+        return {(table.db, table.name): () for table in tables if table.id not in had}
+    if action == Action.TRUNCATE_PARTITION:
+        changed = ((table, tuple(_find_new_partitions(had[table.id], table))) for table in tables if table.id in had)
+        return {(table.db, table.name): names for table, names in changed if names}
+    return {}
+
+
+def _find_new_partitions(before: TableDef, after: TableDef) -> Iterator[str]:
+    """The names of truncated partitions: they have new ids under the same names."""
+    for definition in (after.raw.get("partition") or {}).get("definitions") or ():
+        if definition["id"] not in before.partition_ids:
+            yield definition["name"]["O"]
+
+
+def find_remaining_rows(session: TargetSession, emptied: Emptied) -> list[str]:
+    """Which of `emptied` have rows at the target, for people. A missing table has no rows."""
+    return [text for name, partitions in emptied.items() for text in _find_rows(session, name, partitions)]
+
+
+def _find_rows(session: TargetSession, name: Name, partitions: tuple[str, ...]) -> Iterator[str]:
+    only = f" PARTITION ({', '.join(map(quote_name, partitions))})" if partitions else ""
+    where = f" in the partitions {', '.join(partitions)}" if partitions else ""
+    try:
+        if session.fetch_rows(f"SELECT 1 FROM {quote_qualified_name(*name)}{only} LIMIT 1"):
+            yield f"{name[0]}.{name[1]} has rows{where}, but should have none"
+    except TargetRefused as error:
+        if get_error_code(error) in _NO_PARTITION:
+            yield f"{name[0]}.{name[1]}: no such partition{where}"
+        elif get_error_code(error) not in MISSING:
+            raise
 
 
 @dataclass(frozen=True)
@@ -243,9 +301,6 @@ def read_create_statement(session: TargetSession, name: Name) -> str | None:
         raise
     # The next AUTO_INCREMENT number changes with the rows.
     return re.sub(r" AUTO_INCREMENT=\d+", "", write_bytes_in_hex(str(text)))
-
-
-_NO_PRIVILEGE = frozenset({1044, 1109, 1115, 1142, 1227})
 
 
 def _read_numbers(session: TargetSession, name: Name, dialect: Dialect) -> dict[str, str]:

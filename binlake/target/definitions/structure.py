@@ -1,17 +1,20 @@
-"""Compares the structures of both sides: lists the differences and how serious each one is.
+"""Compares the structures of both sides: the differences, how serious each is, and the shape that follows.
 
-Rules: data-migration (structures of upstream and downstream), MISSION S4-22, S4-26, S4-27; hazards R-12, R-13. This
-module does no I/O: `definitions` reads the target, and `shape` decides what to do about a difference.
+Rules: data-migration 1.2 and 1.6 (structures of upstream and downstream), MISSION S4-22, S4-26, S4-27, tidb-binlog 5.10
+(sync-mode); hazards R-12, R-13. This module does no I/O: `definitions` reads the target.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from binlake.target.definitions.forms import ColumnForm, TableForm, keeps_apart
+from binlake.config.target import TargetSection, TargetTable
+from binlake.ddl.definitions import TableShape
+from binlake.rules.patterns import compile_drainer_pattern
+from binlake.target.definitions.forms import ColumnForm, Name, TableForm, keeps_apart
 
 Weight = Literal["harmless", "partial", "preserve", "fatal"]
 Key = frozenset[tuple[str, int]]
@@ -124,3 +127,47 @@ def _has_no_prefix(key: Key) -> bool:
 
 def _format_key(key: Key) -> str:
     return ", ".join(sorted(name + (f"({length})" if length else "") for name, length in key))
+
+
+def derive_shape(source: TableForm, target: TableForm, option: TargetTable | None, sync_mode: int) -> TableShape:
+    """The differences that the configuration allows; `list_refusals` names the others."""
+    preserve = option is not None and option.preserve
+    if target.kind != "table" or source.kind != "table" or not (preserve or sync_mode == 2):
+        return TableShape()
+    weights = {found.text: found.weight for found in compare_structures(source, target)}
+    theirs = {column.name: column for column in target.columns}
+    dropped = [
+        c.name
+        for c in source.columns
+        if (c.name not in theirs or (theirs[c.name].generated and not c.generated)) and _may_drop(weights, c.name)
+    ]
+    own = [c for c in target.columns if c.name in dropped or (preserve and _may_keep(weights, c.name))]
+    lost: list[tuple[str, ...]] = []
+    if find_shared_identity(source, target):
+        lost = sorted(tuple(sorted(name for name, _ in key)) for key in source.unique_keys - target.unique_keys)
+    preserved = [column.name for column in own if not column.generated and not column.renewed]
+    return TableShape(tuple(c.name for c in own), tuple(preserved), tuple(dropped), tuple(lost))
+
+
+def _may_keep(weights: Mapping[str, str], name: str) -> bool:
+    return weights.get(f"column {name} is the target's own") == "preserve"
+
+
+def _may_drop(weights: Mapping[str, str], name: str) -> bool:
+    weights_of_column = [weight for text, weight in weights.items() if text.startswith(f"column {name} is ")]
+    return bool(weights_of_column) and all(weight == "partial" for weight in weights_of_column)
+
+
+def find_option(target: TargetSection, name: Name) -> TargetTable | None:
+    """The first entry of `target.tables` that matches the target's table `name`."""
+    for option in target.tables:
+        if compile_drainer_pattern(option.db_name).matches(name[0]) and compile_drainer_pattern(
+            option.tbl_name
+        ).matches(name[1]):
+            return option
+    return None
+
+
+def list_refusals(differences: Iterable[StructureDifference], accepted: Collection[str] = ()) -> list[str]:
+    """The differences that lose rows or values and are not accepted, for people."""
+    return [found.text for found in differences if found.weight != "harmless" and found.text not in accepted]

@@ -5,6 +5,6 @@ both lost, the target and these files suffice. The format is described in docs/r
 """
 
 from binlake.target.relay.log import RelayLog
-from binlake.target.relay.reader import RelayWindow
+from binlake.target.relay.records import RelayWindow
 
 __all__ = ["RelayLog", "RelayWindow"]

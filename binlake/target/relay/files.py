@@ -1,21 +1,31 @@
-"""Relay files `relay-INDEX-LO-HI.log`, each with records of the window (LO, HI] only, and the folder that has them."""
+"""Relay files `relay-INDEX-LO-HI.log`, each with records of the window (LO, HI] only, in a folder or a store.
+
+In a store no lock is needed, because the target's fence decides which process applies. A writer that lost the fence and
+still writes does no harm: the file names contain the writer's mark, a file is visible once its upload is complete, and
+a window is read from the files of one attempt only.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import secrets
 import socket
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, BinaryIO, Protocol
 
+from binlake.base.filestore import StoredFiles
 from binlake.base.localfiles import FileLock, sync_folder
 from binlake.errors import LeaseHeld, Transient
 
 _NAME = re.compile(r"relay-(\d{16})-(\d+)-(\d+)(?:-([0-9a-f]{8}))?\.log")
 _UNFINISHED = ".tmp"
+_IN_MEMORY = 32 << 20
 
 
 @dataclass(frozen=True, order=True)
@@ -201,3 +211,61 @@ def hold_folder_lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+class BucketStorage:
+    """Relay files in `folder` of an object store."""
+
+    def __init__(self, store: StoredFiles, folder: PurePosixPath) -> None:
+        self._store, self.folder = store, folder
+        self.mark, self.label = secrets.token_hex(4), f"{store.shown}/{folder}"
+        self._created: dict[RelayFile, IO[bytes]] = {}
+        self._last: tuple[RelayFile, bytes] | None = None
+
+    def list_finished_files(self) -> list[RelayFile]:
+        """As RelayStorage.files."""
+        paths = (PurePosixPath(path) for path in self._store.list(str(self.folder)))
+        return parse_names((path.name for path in paths if path.parent == self.folder), self.folder)
+
+    def open(self, file: RelayFile) -> BinaryIO:
+        """As RelayStorage.open. The last opened file stays in memory, as its batches are read one by one."""
+        if self._last is None or self._last[0] != file:
+            content = self._store.get(str(file.path))
+            if content is None:
+                raise FileNotFoundError(2, "No such file", str(file.path))
+            self._last = file, content
+        return io.BytesIO(self._last[1])
+
+    @contextmanager
+    def lock_for_writing(self) -> Iterator[None]:
+        """As RelayStorage.lock_for_writing, but takes no lock."""
+        yield
+
+    def create(self, file: RelayFile) -> IO[bytes]:
+        """As RelayStorage.create."""
+        opened: IO[bytes] = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115
+        self._created[file] = opened
+        return opened
+
+    def close(self, opened: IO[bytes]) -> None:
+        """As RelayStorage.close; `publish` uploads the content."""
+        opened.seek(0)
+
+    def publish(self, files: list[RelayFile]) -> None:
+        """As RelayStorage.publish."""
+        for file in files:
+            with self._created.pop(file) as content:
+                self._store.put_from(str(file.path), content)
+
+    def sync_files(self) -> None:
+        """As RelayStorage.sync_files; a visible object is durable already."""
+
+    def remove_unfinished(self) -> None:
+        """As RelayStorage.remove_unfinished."""
+        for opened in self._created.values():
+            opened.close()
+        self._created.clear()
+
+    def delete(self, file: RelayFile) -> None:
+        """As RelayStorage.delete."""
+        self._store.delete(str(file.path))

@@ -20,11 +20,16 @@ from binlake.config.storage import parse_store_address
 from binlake.config.target import TargetSection
 from binlake.errors import BinlakeError, ConfigError, LostRange
 from binlake.statements.batch import Phase
-from binlake.target.relay.bucket import BucketStorage
-from binlake.target.relay.files import FolderStorage, RelayFile, RelayStorage, raise_transient_on_failure
-from binlake.target.relay.items import Item, encode_batch, encode_end, encode_head
-from binlake.target.relay.reader import RelayWindow, select_files_with_manifest
-from binlake.target.relay.records import pack_record
+from binlake.target.relay.files import BucketStorage, FolderStorage, RelayFile, RelayStorage, raise_transient_on_failure
+from binlake.target.relay.records import (
+    Item,
+    RelayWindow,
+    encode_batch,
+    encode_end,
+    encode_head,
+    pack_record,
+    select_files_with_manifest,
+)
 from binlake.target.segments import SegmentPlan, StatementSource
 from binlake.window.manifest import ApplyManifest
 

@@ -1,8 +1,18 @@
-"""A connection to the target with the settings that the generated statements and literals assume (hazards R-12)."""
+"""A connection to the target with the settings that the generated statements and literals assume (hazards R-12).
+
+SIGTERM requests that a process's work on a target stops, and slow statements are then killed (S4-35, R-60): between two
+batches the transaction is rolled back and the lease released. A statement may wait for a lock, or alter a table, for
+longer than the requester waits. If it is killed, the server rolls its transaction back at once, and no session with an
+open transaction outlives the process.
+"""
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from types import FrameType
 from typing import Any, TypeVar
 
 import pymysql
@@ -13,15 +23,16 @@ from pymysql.constants import CLIENT
 from binlake.base.sql import Dialect
 from binlake.base.sqllink import SqlLink, build_tls_arguments, show_bytes_too
 from binlake.config.target import TargetSection
-from binlake.errors import TargetRefused, TargetUnavailable, UnknownOutcome
-from binlake.statements.lenient import render_lenient
-from binlake.target.session.failures import get_error_code, translate_error
-from binlake.target.session.virtualcolumns import (
+from binlake.errors import BinlakeError, TargetRefused, TargetUnavailable, Transient, UnknownOutcome
+from binlake.statements.render import render_lenient
+from binlake.target.session.failures import (
     COLUMNS_SQL,
     TargetColumn,
     are_about_virtual,
     build_condition_query,
     find_refused_table,
+    get_error_code,
+    translate_error,
 )
 
 log = structlog.get_logger()
@@ -69,6 +80,7 @@ _UNKNOWN_SETTING = frozenset({1193, 1227, 1229, 1231, 1238})
 _NO_SUCH_SESSION = 1094
 
 Record = TypeVar("Record")
+_LOOK_S = 0.2
 
 
 class TargetSession:
@@ -256,3 +268,79 @@ class TargetSession:
 
 def _as_mysql(error: err.MySQLError | OSError) -> err.MySQLError:
     return error if isinstance(error, err.MySQLError) else err.OperationalError(2013, str(error))
+
+
+class StopFlag:
+    """Set by SIGTERM while the context is open (in a main thread), or by `set` from anywhere."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._installed = False
+        self._before: object = None
+
+    def __enter__(self) -> StopFlag:
+        # Python accepts signal handlers only in the main thread.
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._on_signal)
+            self._installed = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._installed:
+            signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)  # type: ignore[arg-type]
+            self._installed = False
+
+    def set(self) -> None:
+        """Ask to stop."""
+        self._asked.set()
+
+    def is_set(self) -> bool:
+        """Whether a stop was requested."""
+        return self._asked.is_set()
+
+    def check(self) -> None:
+        """Raises Transient when a stop was requested."""
+        if self._asked.is_set():
+            raise Transient(
+                "stopped on request: the open transaction is rolled back",
+                hint="run finalize again, it continues from the checkpoint",
+            )
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._asked.set()
+
+
+class StatementKiller:
+    """Watches `stop` while the context is open. After the grace time it kills the sessions of `connections` (ids)."""
+
+    def __init__(self, target: TargetSection, stop: StopFlag, connections: Callable[[], list[int]]) -> None:
+        self._target = target
+        self._stop = stop
+        self._connections = connections
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="statement-killer", daemon=True)
+
+    def __enter__(self) -> StatementKiller:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(timeout=self._target.connect_timeout_s)
+
+    def _run(self) -> None:
+        # Poll instead of being notified: a signal handler must not take the locks that starting threads uses.
+        while not self._ended.wait(_LOOK_S):
+            if self._stop.is_set():
+                if not self._ended.wait(self._target.graceful_stop_timeout_s):
+                    self._kill()
+                return
+
+    def _kill(self) -> None:
+        log.warning("statements_killed", after_s=self._target.graceful_stop_timeout_s)
+        try:
+            with closing(TargetSession(self._target)) as session:
+                for connection in self._connections():
+                    session.kill(connection)
+        except BinlakeError as error:
+            log.warning("statements_not_killed", error=str(error))

@@ -20,17 +20,21 @@ from pymysql.cursors import SSCursor
 
 from binlake.base.sql import Dialect
 from binlake.base.sqllink import SqlLink
-from binlake.compare.structure import (
+from binlake.compare import (
     EXPRESSION,
     ColumnStructure,
     KeyStructure,
+    Raw,
     TableStructure,
+    as_latin1,
+    build_canonical_converter,
+    decode_captured_value,
+    list_exemptions,
     normalize_collation,
     normalize_type,
     parse_base_type,
     parse_create,
 )
-from binlake.compare.values import Raw, as_latin1, build_canonical_converter, decode_captured_value, list_exemptions
 from binlake.dialect import choose_bytewise_collation
 from binlake.dialect.collations import find_target_collation
 from binlake.errors import TargetUnavailable, WireError

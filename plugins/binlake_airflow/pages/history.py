@@ -23,15 +23,14 @@ from binlake.health.values import (
 from binlake.lake import targetevents
 from binlake.lake.failures import FAILURE, Failure
 from binlake.pipeline import BY_NAME, ENDED, parse_feed_sink
-from binlake.window import asides
-from binlake.window.eventrow import EventRow
+from binlake.window.events import ASIDE, EventRow
 from binlake_airflow.pages.notices import describe_notice
 
 _NOTICES = 10
 # Late transactions, forgotten pumps, released windows, skipped transactions, injections that never run, rows changed
 # manually, tables that were set aside or brought back, a checkpoint that was moved by hand or is back.
 _NOTED = ("incident", "forget", "release", "ddl-choice", "skip", "injection", "repair", "rollback", "emit",
-          "validation", asides.STAGE, targetevents.POSITION)  # fmt: skip
+          "validation", ASIDE, targetevents.POSITION)  # fmt: skip
 PAGE = 25
 """Rows of a list; older ones are on the next page."""
 

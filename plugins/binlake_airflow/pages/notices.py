@@ -12,8 +12,7 @@ from binlake.ddl import rewrites
 from binlake.feed.state import STAGE as FEED_STATE
 from binlake.lake import targetevents
 from binlake.pipeline import parse_feed_sink
-from binlake.window import asides, incidents
-from binlake.window.eventrow import EventRow
+from binlake.window.events import ASIDE, INCIDENT, SET_ASIDE, EventRow, describe_incidents
 
 Detail = Mapping[str, Any]
 _Sentence = Callable[[EventRow, Detail], str]
@@ -26,7 +25,7 @@ def describe_notice(event: EventRow, detail: Detail) -> str:
 
 
 def _tell_incident(_: EventRow, detail: Detail) -> str:
-    return f"A pump saw transactions too late or gave them up: {incidents.describe_incidents(detail['pumps'])}."
+    return f"A pump saw transactions too late or gave them up: {describe_incidents(detail['pumps'])}."
 
 
 def _tell_forget(_: EventRow, detail: Detail) -> str:
@@ -78,7 +77,7 @@ def _tell_validation(event: EventRow, detail: Detail) -> str:
 
 def _tell_aside(event: EventRow, detail: Detail) -> str:
     table = detail.get("table")
-    if event["state"] == asides.SET_ASIDE:
+    if event["state"] == SET_ASIDE:
         return f"The table {table} was set aside by {_name_hand(detail)}: {detail.get('reason') or 'no reason given'}."
     return f"The table {table} is back: it equals the source's again, with {event['rows']:,} rows written."
 
@@ -124,9 +123,9 @@ def _tell_feed(event: EventRow, detail: Detail) -> str:
 
 
 _SENTENCES: Mapping[str, _Sentence] = {
-    incidents.STAGE: _tell_incident, "forget": _tell_forget, "release": _tell_release, "ddl-choice": _tell_choice,
+    INCIDENT: _tell_incident, "forget": _tell_forget, "release": _tell_release, "ddl-choice": _tell_choice,
     "skip": _tell_skip,
     "injection": _tell_injection, "repair": _tell_repair, "rollback": _tell_rollback, "emit": _tell_emit,
-    "validation": _tell_validation, asides.STAGE: _tell_aside, targetevents.POSITION: _tell_position,
+    "validation": _tell_validation, ASIDE: _tell_aside, targetevents.POSITION: _tell_position,
     "backfill": _tell_backfill, rewrites.STAGE: _tell_verify_after_ddl, FEED_STATE: _tell_feed,
 }  # fmt: skip

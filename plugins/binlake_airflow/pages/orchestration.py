@@ -16,8 +16,8 @@ import structlog
 from binlake.base.reachability import CONNECT_PORT, parse_address
 from binlake.config import Replication
 from binlake.health.orchestration import DagFacts, LastRun, SchedulerFacts
-from binlake.health.reachability import Address
-from binlake.health.reading import Orchestration
+from binlake.health.surroundings import Address
+from binlake.health.survey import Orchestration
 from binlake_airflow.dags.dagparts import KINDS, build_dag_id
 
 _ENDED, _ACTIVE = ("success", "failed"), ("running", "queued")

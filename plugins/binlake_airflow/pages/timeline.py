@@ -14,7 +14,7 @@ from binlake import tso
 from binlake.errors import WireError
 from binlake.health.values import WindowEvents, build_ts_view, parse_detail
 from binlake.pipeline import BY_NAME, ENDED, FEED, label_sink, list_places, name_task
-from binlake.window.eventrow import CPU_SECONDS, DISK, EventRow
+from binlake.window.events import CPU_SECONDS, DISK, EventRow
 from binlake.window.manifest import WindowManifest
 
 WINDOWS = 60

@@ -8,7 +8,7 @@ from typing import Any
 
 from binlake.config import Replication
 from binlake.feed.state import read_state
-from binlake.health.feeds import ACTIONS, build_state_view
+from binlake.health.positions import ACTIONS, build_state_view
 from binlake.lake.windowlog import WindowLog
 from binlake_airflow.pages.request import NotAllowed, NotPossible, PageRequest
 
@@ -160,7 +160,7 @@ def build_export_file(replication: Replication, query: PageRequest) -> dict[str,
 
 def _read_status(replication: Replication, lake: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The replication's status, from the lake, its surroundings and Airflow, and the registry's nodes."""
-    from binlake.health.reading import read_health
+    from binlake.health.survey import read_health
     from binlake_airflow.pages.orchestration import read_orchestration
 
     return read_health(replication, lake.log, read_orchestration(replication))

@@ -128,9 +128,9 @@ def _describe_waiting(results: Sequence[Result], ti: Any) -> str:
     if len(results) == 1 and results[0]["stage"] in ("convert", "finalize"):
         details = [(pull_result(ti, "compact") or {}).get("detail", {})]
     # Imported late: not needed for DAG parsing.
-    from binlake.window import waitingddl
+    from binlake.window.cuts import describe_waiting_ddl
 
-    return "".join(f"; {text}" for text in map(waitingddl.describe, details[-1:]) if text)
+    return "".join(f"; {text}" for text in map(describe_waiting_ddl, details[-1:]) if text)
 
 
 def _find_last(results: Sequence[Result]) -> Result:

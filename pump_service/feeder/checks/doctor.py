@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 
-from binlake.health.doctor.clocks import check_skew, measure_skew_s
-from binlake.health.doctor.hostchecks import check_disk
-from binlake.health.doctor.model import Check, DoctorLine, Patient, Verdict
+from binlake.health.checks import Check, DoctorLine, Patient, Verdict, check_disk, check_skew, measure_skew_s
 from binlake.pump_service.feeder.checks.report import run_checks
 from binlake.pump_service.feeder.server import Link, ask, connect, format_address
 from binlake.pump_service.feeder.settings import FeederFile, SourceFile, read_settings

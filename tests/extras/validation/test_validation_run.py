@@ -24,8 +24,8 @@ from binlake.extras.validation import keyedrows
 from binlake.extras.validation import run as run_of_validation
 from binlake.extras.validation.ledger import LOCK, ValidationLedger
 from binlake.lake.lock import hold_lake_lock
-from binlake.repair.backfill import touched
-from binlake.repair.verify.snapshot import open_source_snapshot
+from binlake.repair import rangerepair
+from binlake.repair.serverside import open_source_snapshot
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
@@ -150,7 +150,7 @@ def test_keys_that_differ_only_in_letter_case_are_different(watched: Watched, mo
     watched.run()
     w.begin().update("shop", "ci", watched.shop.rows("ci")[-1], k="B-side").commit()
     watched.apply()
-    for module in (touched, run_of_validation):
+    for module in (rangerepair, run_of_validation):
         monkeypatch.setattr(module, "compute_pseudo_random", lambda text, _: "b-side" not in text)
     done = watched.run(mode="sample", **{"sample-rows": 1})
     assert (done.compared, done.errors) == (1, 0)

@@ -16,10 +16,8 @@ from binlake.cli import run as main
 from binlake.dialect.replacement import Injection
 from binlake.errors import ConfigError, Drift, LeaseHeld, Permanent, TargetRefused
 from binlake.lake.windowlog import WindowLog
-from binlake.repair.backfill.progress import BackfillProgress
-from binlake.repair.backfill.repair import hold_target, repair_range
-from binlake.repair.backfill.rollback import plan_rollback
-from binlake.repair.backfill.rollbackrun import rollback_source, rollback_target
+from binlake.repair.rangerepair import BackfillProgress, hold_target, repair_range
+from binlake.repair.rollback import plan_rollback, rollback_source, rollback_target
 from binlake.repair.verify import VerifyOptions, verify
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]

@@ -15,9 +15,8 @@ from support.workload import Workload, integer, text
 from binlake.cli import run as main
 from binlake.errors import ConfigError, Drift
 from binlake.lake.windowlog import WindowLog
-from binlake.repair.backfill.progress import BackfillProgress
-from binlake.repair.backfill.repair import repair_range
-from binlake.repair.backfill.tableback import bring_table_back
+from binlake.repair.rangerepair import BackfillProgress, repair_range
+from binlake.repair.tableback import bring_table_back
 from binlake.repair.verify import VerifyOptions, verify
 from binlake.spark_jobs.commands.table import TableCommand
 

@@ -18,8 +18,8 @@ from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.targetevents import read_due_tables, record_due_tables
 from binlake.lake.windowlog import WindowLog
-from binlake.repair.verify import afterddl
-from binlake.repair.verify.afterddl import compare_due_tables
+from binlake.repair import afterddl
+from binlake.repair.afterddl import compare_due_tables
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 

@@ -13,11 +13,9 @@ from support.tinylake import put
 from support.windows import target_of
 
 from binlake.lake.paths import LakePaths
-from binlake.repair.verify.chunks import ChunkPlan, Cuts
-from binlake.repair.verify.keyorder import KeyOrder
-from binlake.repair.verify.sqltable import Digest, SqlTable
-from binlake.repair.verify.state import VerifyState
-from binlake.repair.verify.texts import hash_texts
+from binlake.repair.chunks import ChunkPlan, Cuts, KeyOrder, hash_texts
+from binlake.repair.comparing import VerifyState
+from binlake.repair.serverside import Digest, SqlTable
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.target.session.session import TargetSession
@@ -108,7 +106,7 @@ def test_state_of_a_run_with_another_hash_is_not_continued(tmp_path: Path) -> No
     again = VerifyState(paths, 7, "lake")
     assert (again.find_cuts(("d", "t")), again.look_up_equal_chunks(("d", "t"))) == (Cuts(buckets=4), {2: 10})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("binlake.repair.verify.chunks.HASH", "another")
+        patch.setattr("binlake.repair.chunks.HASH", "another")
         newer = VerifyState(paths, 7, "lake")
         assert (newer.find_cuts(("d", "t")), newer.look_up_equal_chunks(("d", "t"))) == (None, {})
         newer.begin(("d", "t"), Cuts(buckets=4))

@@ -20,11 +20,12 @@ from binlake.cli import run as main
 from binlake.errors import CheckpointConflict, ConfigError, Drift, LeaseHeld, Transient
 from binlake.lake.control import ControlTable
 from binlake.lake.windowlog import WindowLog
-from binlake.repair.verify import VerifyOptions, comparing, state, verify
-from binlake.repair.verify.fixfile import FixFile
-from binlake.repair.verify.repairing import apply_file, build_settled_target, group_keys_by_table, repair_keys
-from binlake.repair.verify.sqltable import SqlTable
-from binlake.repair.verify.tables import list_tables_at
+from binlake.repair import comparing
+from binlake.repair.differences import FixFile
+from binlake.repair.lakeside import list_tables_at
+from binlake.repair.repairing import apply_file, build_settled_target, group_keys_by_table, repair_keys
+from binlake.repair.serverside import SqlTable
+from binlake.repair.verify import VerifyOptions, verify
 from binlake.rows.codec.numbers import format_double
 from binlake.spark_jobs.commands.verify import run_verify, write_fixes
 from binlake.spark_jobs.job.outcomes import DIFFERENT
@@ -113,7 +114,7 @@ def test_killed_verify_resumes(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> N
             raise Killed
 
     monkeypatch.setattr(SqlTable, "compute_digest", counting)
-    monkeypatch.setattr(state, "FLUSH_CHUNKS", 1)
+    monkeypatch.setattr(comparing, "FLUSH_CHUNKS", 1)
     with pytest.raises(Killed):
         verify(shop.lake.replication, SMALL, hook=power_cut)
     behind = list(read)
@@ -161,7 +162,7 @@ def test_result_outlives_a_lake_that_cannot_be_written(
 
     monkeypatch.setattr(ControlTable, "append", refuse)
     monkeypatch.setattr(ControlTable, "clear", refuse)
-    monkeypatch.setattr(state, "FLUSH_CHUNKS", 1)
+    monkeypatch.setattr(comparing, "FLUSH_CHUNKS", 1)
     lines: list[str] = []
     [result] = run_verify(shop.lake.replication, SMALL, "", None, True, lines)
     assert result.state == "different"

@@ -12,7 +12,7 @@ from binlake.config.target import TargetSection
 from binlake.errors import Permanent, Transient
 from binlake.target import apply_window
 from binlake.target.commands.setaside import set_aside
-from binlake.target.session.stopping import StopFlag
+from binlake.target.session.session import StopFlag
 
 pytestmark = pytest.mark.mariadb
 

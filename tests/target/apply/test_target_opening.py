@@ -13,9 +13,9 @@ from support.windows import CLUSTER, NAME, Crash, Window, apply, at
 from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict
 from binlake.statements.batch import Phase
-from binlake.statements.preserve import format_copy_prefix
+from binlake.statements.render import format_copy_prefix
 from binlake.target import TargetSession
-from binlake.target.apply.opening import is_window_applied
+from binlake.target.apply.apply import is_window_applied
 from binlake.target.session.tables import create_tables
 
 pytestmark = pytest.mark.mariadb

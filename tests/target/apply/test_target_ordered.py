@@ -26,7 +26,7 @@ from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict, TargetRefused
 from binlake.statements import BatchLimits, StatementBatch
 from binlake.statements.batch import compute_statement_digest
-from binlake.target.apply import ordered as ordered_mode
+from binlake.target.apply import modes
 
 pytestmark = pytest.mark.mariadb
 
@@ -36,7 +36,7 @@ SMALL = PlanOptions(workers=4, limits=BatchLimits(rows=3), round_rows=12)
 @pytest.fixture
 def ordered(target: TargetSection, server: MariaDb, monkeypatch: pytest.MonkeyPatch) -> TargetSection:
     """The target with the histories' tables, four connections, and a checkpoint that moves as often as possible."""
-    monkeypatch.setattr(ordered_mode, "CHECKPOINT_S", 0.0)
+    monkeypatch.setattr(modes, "CHECKPOINT_S", 0.0)
     execute(
         server,
         "DROP DATABASE IF EXISTS d",

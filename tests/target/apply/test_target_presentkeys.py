@@ -10,7 +10,7 @@ from support.tabledefs import col, primary, table
 
 from binlake.config.target import TargetSection
 from binlake.rows.schema import mysqltypes as t
-from binlake.target.apply.presence import find_present_keys
+from binlake.target.apply.batches import find_present_keys
 from binlake.target.session.session import TargetSession
 
 pytestmark = pytest.mark.mariadb

@@ -21,7 +21,7 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.target import apply_window
 from binlake.target.definitions.definitions import read_definitions
 from binlake.target.definitions.forms import build_expected_form
-from binlake.target.definitions.shape import derive_shape
+from binlake.target.definitions.structure import derive_shape
 from binlake.target.relay import RelayLog
 from binlake.target.relay.files import FolderStorage
 from binlake.target.session.session import TargetSession

@@ -17,10 +17,10 @@ from binlake.base.sections import LoopbackSection
 from binlake.config.target import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, Drift, TargetUnavailable
 from binlake.statements.batch import INJECTED, REPLACED
-from binlake.statements.preserve import format_copy_prefix
+from binlake.statements.render import format_copy_prefix
 from binlake.target import ExpectedState, SegmentPlan, StatementSource, TargetSession, apply_window
 from binlake.target.apply.apply import choose_mode
-from binlake.target.claim.loopback import LoopbackMarks
+from binlake.target.claim.writers import LoopbackMarks
 from binlake.target.definitions.definitions import read_definitions
 from binlake.window.manifest import ApplyManifest
 

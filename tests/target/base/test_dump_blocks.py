@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from binlake.errors import ConfigError
-from binlake.target.base import scan
-from binlake.target.base.scan import read_inserts
+from binlake.target import dump
+from binlake.target.dump import read_inserts
 
 FILE = Path("d.t.000000000.sql")
 
@@ -21,7 +21,7 @@ def list_statements(text: str) -> list[tuple[bytes, int]]:
 @pytest.mark.parametrize("block", [1, 7, 1 << 20])
 @pytest.mark.parametrize("between", ["", "\n", "-- so; (it\n", "/* is; ( */", " \n\n"])
 def test_text_before_a_statement_is_not_part_of_it(monkeypatch: pytest.MonkeyPatch, block: int, between: str) -> None:
-    monkeypatch.setattr(scan, "_BLOCK", block)
+    monkeypatch.setattr(dump, "_BLOCK", block)
     one, other = "INSERT INTO `t` VALUES (1)", "INSERT INTO `t` VALUES ('(;'),(2)"
     found = list_statements(f"{between}{one};{between}SET a=1;{between}{other};{between}")
     assert found == [(b" VALUES (1)", 1), (b" VALUES ('(;'),(2)", 2)]
@@ -40,7 +40,7 @@ class Stream(io.BytesIO):
 
 def test_statement_is_returned_before_the_next_ones_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of a dump may be larger than memory."""
-    monkeypatch.setattr(scan, "_BLOCK", 64)
+    monkeypatch.setattr(dump, "_BLOCK", 64)
     line = b"INSERT INTO `t` VALUES (1),(2);\n"
     stream = Stream(line * 1000)
     found = read_inserts(FILE, stream, "t")
@@ -50,7 +50,7 @@ def test_statement_is_returned_before_the_next_ones_are_read(monkeypatch: pytest
 
 
 def test_invalid_backslash_escape_is_reported_where_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "_BLOCK", 64)
+    monkeypatch.setattr(dump, "_BLOCK", 64)
     stream = Stream(b"INSERT INTO `t` VALUES ('\\d');\n" + b"INSERT INTO `t` VALUES (1),(2);\n" * 1000)
     with pytest.raises(ConfigError, match="a backslash that begins no known escape"):
         next(read_inserts(FILE, stream, "t"))

@@ -10,7 +10,7 @@ from support.baseloads import BASE, CLUSTER, load_base, replication
 from support.mariadb import MariaDb, rows
 
 from binlake.mysqlbinlog.dumpfolder import read_dump_folder
-from binlake.target.base.load import find_base
+from binlake.target.base import find_base
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.servers("mariadb", "mysql")]
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from support.dumps import inserts
 
 from binlake.errors import ConfigError
-from binlake.target.base import scan
-from binlake.target.base.scan import read_inserts
+from binlake.target import dump
+from binlake.target.dump import read_inserts
 
 FILE = Path("d.t.000000000.sql")
 NASTY = st.text(st.sampled_from("a;'\"`\\()-/*# \n\0ü🐬,"), max_size=12)
@@ -25,14 +25,14 @@ def split(text: str, table: str = "t") -> list[tuple[bytes, int]]:
 
 @given(st.lists(st.lists(VALUES, min_size=1, max_size=4), max_size=9), st.sampled_from("'\""), st.integers(1, 40))
 def test_random_rows_are_cut_correctly_at_any_block_boundary(lines: list[list[object]], mark: str, block: int) -> None:
-    whole, scan._BLOCK = scan._BLOCK, block
+    whole, dump._BLOCK = dump._BLOCK, block
     try:
         found = split(
             "/*!40101 SET NAMES binary*/;\n-- a note; no statement\n" + inserts("t;(", lines, mark=mark, a_statement=2),
             "t;(",
         )
     finally:
-        scan._BLOCK = whole
+        dump._BLOCK = whole
     wanted = [lines[start : start + 2] for start in range(0, len(lines), 2)]
     assert [rows for _, rows in found] == [len(part) for part in wanted]
     texts = [inserts("x", part, mark=mark, a_statement=2) for part in wanted]
@@ -81,12 +81,12 @@ def test_other_statements_are_refused(text: str) -> None:
 @pytest.mark.parametrize("block", [1, 7, 1 << 20])
 def test_invalid_backslash_escape_reveals_a_dump_without_escapes(text: str, block: int) -> None:
     # NO_BACKSLASH_ESCAPES, dumpling --escape-backslash=false: read with escapes, 'C:\temp' would contain a tab
-    whole, scan._BLOCK = scan._BLOCK, block
+    whole, dump._BLOCK = dump._BLOCK, block
     try:
         with pytest.raises(ConfigError, match="a backslash that begins no known escape"):
             split(f"INSERT INTO `t` VALUES (2),({text});\nINSERT INTO `t` VALUES (3);")
     finally:
-        scan._BLOCK = whole
+        dump._BLOCK = whole
     assert split(r"""INSERT INTO `t` VALUES ('\0\n\r\Z\\\'\"');""") != []
 
 

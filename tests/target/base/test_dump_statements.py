@@ -13,8 +13,8 @@ from binlake.errors import ConfigError
 from binlake.mysqlbinlog.dumpfolder import read_dump_folder
 from binlake.rules import Rules
 from binlake.statements.batch import UNCHECKED, Phase, StatementBatch
-from binlake.target.base import statements as statements_module
-from binlake.target.base.statements import DumpStatements
+from binlake.target import dump as statements_module
+from binlake.target.dump import DumpStatements
 
 BASE = 463_267_587_686_400_000
 

@@ -14,7 +14,7 @@ from support.mariadb import MariaDb, execute, rows
 
 from binlake.errors import BinlakeError, CheckpointConflict, ConfigError
 from binlake.target import read_checkpoint, read_open_window
-from binlake.target.base.load import BaseDump, find_base
+from binlake.target.base import BaseDump, find_base
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.servers("mariadb")]
 DATABASES = ("shop-1", "log")

@@ -11,7 +11,7 @@ from support.windows import CLUSTER, NAME, Window, apply
 from binlake.config.target import TargetSection
 from binlake.errors import TargetBusy, TargetRefused
 from binlake.target import Checkpoint, TargetSession
-from binlake.target.claim.checkpointrow import CheckpointTable
+from binlake.target.claim.checkpoint import CheckpointTable
 from binlake.target.claim.progress import TargetProgress, WindowLedger, read_open_progress, write_progress
 
 SCHEMA = "tidb_binlog"

@@ -20,12 +20,10 @@ from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.job import SourceSession
 from binlake.rows.schema.state import DdlSide
-from binlake.statements.castvalues import CastStep
-from binlake.statements.requiredrows import RequireNoRows
+from binlake.statements.ddlsteps import CastStep, RequireNoRows
 from binlake.target import TargetSession
-from binlake.target.ddl import castvalues
-from binlake.target.ddl.castvalues import run_cast_step
-from binlake.target.ddl.execution import execute_ddl
+from binlake.target.ddl import execution
+from binlake.target.ddl.execution import execute_ddl, run_cast_step
 from binlake.target.definitions.definitions import expect_after_ddl
 
 pytestmark = pytest.mark.mariadb
@@ -96,7 +94,7 @@ def test_text_becomes_the_document_that_tidb_stores(
     server: MariaDb, session: TargetSession, shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # MariaDB's own ALTER would keep `2.50`; every form of key finds its rows
-    monkeypatch.setattr(castvalues, "_READ_ROWS", 2)
+    monkeypatch.setattr(execution, "_READ_ROWS", 2)
     before, after = build_table(server, shape)
     sql = list_statements(before, after, "JSON", "mariadb")
     assert execute_ddl(session, sql) == []

@@ -12,7 +12,7 @@ from support.mariadb import MariaDb, execute, rows
 from binlake.config.target import TargetSection
 from binlake.statements.batch import Phase, StatementBatch
 from binlake.target import TargetSession
-from binlake.target.ddl.halfrun import StepProof
+from binlake.target.ddl.proof import StepProof
 
 pytestmark = pytest.mark.mariadb
 

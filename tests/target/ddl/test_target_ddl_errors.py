@@ -14,8 +14,7 @@ from binlake.config.target import TargetSection
 from binlake.errors import TargetRefused
 from binlake.target import ExpectedState, TargetSession
 from binlake.target.ddl.execution import IGNORABLE
-from binlake.target.definitions.definitions import read_definitions
-from binlake.target.definitions.remainingrows import find_remaining_rows
+from binlake.target.definitions.definitions import find_remaining_rows, read_definitions
 
 pytestmark = pytest.mark.mariadb
 

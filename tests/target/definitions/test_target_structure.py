@@ -19,8 +19,13 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.state import DdlSide
 from binlake.target.definitions.definitions import compare_definitions, expect_tables, read_definitions
 from binlake.target.definitions.forms import TableForm, build_expected_form
-from binlake.target.definitions.shape import derive_shape, list_refusals
-from binlake.target.definitions.structure import StructureDifference, compare_structures, find_shared_identity
+from binlake.target.definitions.structure import (
+    StructureDifference,
+    compare_structures,
+    derive_shape,
+    find_shared_identity,
+    list_refusals,
+)
 from binlake.target.session.session import TargetSession
 
 pytestmark = pytest.mark.mariadb

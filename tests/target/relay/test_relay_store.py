@@ -14,7 +14,7 @@ from binlake.base.filestore import LocalStore, StoredFiles
 from binlake.config import Replication
 from binlake.errors import LostRange, Transient
 from binlake.target.relay import RelayLog
-from binlake.target.relay.bucket import BucketStorage
+from binlake.target.relay.files import BucketStorage
 
 if TYPE_CHECKING:
     from deploy.local.s3 import S3

@@ -17,7 +17,7 @@ from binlake.errors import Drift, TargetRefused
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.state import DdlSide
 from binlake.target.apply.preflight import run_preflight
-from binlake.target.claim.loopback import LoopbackMarks
+from binlake.target.claim.writers import LoopbackMarks
 from binlake.target.definitions.definitions import expect_tables
 from binlake.target.session.session import TargetSession
 

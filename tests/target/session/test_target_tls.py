@@ -18,8 +18,8 @@ from binlake.config.model import LakeSection, Replication
 from binlake.config.source import SourceSection, SourceSql
 from binlake.config.target import TargetSection
 from binlake.errors import BinlakeError, ConfigError, TargetRefused
-from binlake.health.doctor import corechecks
-from binlake.repair.verify.run import require_source_server
+from binlake.health import corechecks
+from binlake.repair.verify import require_source_server
 from binlake.spark_jobs.bootstrap.source import SnapshotSource
 from binlake.target import TargetSession
 from binlake.target.session.failures import is_server_wide

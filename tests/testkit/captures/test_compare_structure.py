@@ -9,14 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlake.compare.structure import EXPRESSION, KeyStructure, TableStructure, normalize_type, parse_create
-from binlake.compare.values import (
+from binlake.compare import (
+    EXPRESSION,
     JSON_DEEP,
     LATIN1_TEXT,
+    KeyStructure,
+    TableStructure,
     as_latin1,
     build_canonical_converter,
     decode_captured_value,
     list_exemptions,
+    normalize_type,
+    parse_create,
 )
 from binlake.errors import WireError
 from binlake.testkit.captures import read_expected_states
