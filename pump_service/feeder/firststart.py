@@ -24,13 +24,13 @@ from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, Ta
 from binlake.mysqlbinlog.dumpfolder import DumpFolder, read_dump_folder, read_dump_statements
 from binlake.mysqlbinlog.model import BinlogPosition, LoggedSession, LoggedStatement
 from binlake.pump_service.feeder.catalog import Catalog
+from binlake.pump_service.feeder.dump import SERVER_FACT, read_identity
 from binlake.pump_service.feeder.journal import FeederJournal, ReadPosition
 from binlake.pump_service.feeder.publisher import SourcePublisher
 from binlake.pump_service.feeder.server import Link, connect, derive_flavor, read_log_end
 from binlake.pump_service.feeder.settings import ServerSection, SourceFile, StartSection
 from binlake.pump_service.feeder.snapshot.structures import describe_source
 from binlake.pump_service.feeder.sourceerrors import build_source_error
-from binlake.pump_service.feeder.startposition import SERVER_FACT, read_identity
 from binlake.rules import Rules
 
 _HEAD = re.compile(r"^CREATE TABLE `(?:[^`]|``)+`")
