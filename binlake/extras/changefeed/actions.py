@@ -13,11 +13,10 @@ from urllib.parse import urlsplit
 from binlake import tso
 from binlake.cluster.placement import open_placement
 from binlake.config.feed import FeedSection
-from binlake.config.feedfiles import build_feed_path, write_feed_file
-from binlake.config.folder import find_replications, find_replications_folder
-from binlake.config.load import load_replication
+from binlake.config.load import find_replications, find_replications_folder, load_replication
 from binlake.config.model import Replication
-from binlake.config.storage import list_storage_warnings
+from binlake.config.sidefiles import build_feed_path, write_feed_file
+from binlake.config.sinkuri import list_storage_warnings
 from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable
 from binlake.extras.changefeed.section import build_section, dump_section_keys
 from binlake.feed.checks import FeedReport, check_tables, read_landed_tables, require_servers_answer

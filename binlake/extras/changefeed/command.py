@@ -13,8 +13,8 @@ from binlake import tso
 from binlake.base.commandline import add_output, read_moment
 from binlake.base.terminal import print_table
 from binlake.config.feed import FeedSection
-from binlake.config.feedfiles import write_feed_file
 from binlake.config.model import Replication
+from binlake.config.sidefiles import write_feed_file
 from binlake.config.sinkuri import mask_credentials, mask_sink_uri
 from binlake.errors import ConfigError, Permanent
 from binlake.extras.changefeed import actions

@@ -17,7 +17,7 @@ from binlake.base.filestore import StoredFiles
 from binlake.base.sql import Dialect
 from binlake.binlogfile.index import BinlogIndex, read_index
 from binlake.binlogfile.reading import Item, read_items
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.dialect.replacement import empties_table
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
 from binlake.extras.reparo.ddl import ReparoTables, TargetDdl, add_hint, map_file_ddl

@@ -23,8 +23,7 @@ from binlake.base.lakecolumns import Mutation
 from binlake.base.sql import Dialect
 from binlake.changes.net import compute_net_changes, encode_row_key
 from binlake.config import Replication
-from binlake.config.target import TargetSection
-from binlake.config.validation import ValidatedSource
+from binlake.config.servers import TargetSection, ValidatedSource
 from binlake.ddl.definitions import derive_key_defaults
 from binlake.errors import BinlakeError, LostRange, SourceUnavailable
 from binlake.extras.validation.proof import (

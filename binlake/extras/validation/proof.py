@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from binlake.cluster.source import StatusPort
-from binlake.config.source import SourceSection
+from binlake.config.servers import SourceSection
 from binlake.errors import BinlakeError, SourceUnavailable, WireError
 from binlake.mysqlbinlog.events.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor

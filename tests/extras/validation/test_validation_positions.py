@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from binlake.config.source import SourceSection
+from binlake.config.servers import SourceSection
 from binlake.errors import BinlakeError, SourceUnavailable, TargetRefused, WireError
 from binlake.extras.validation import proof
 from binlake.extras.validation.proof import (

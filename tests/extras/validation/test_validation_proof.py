@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from binlake.config import Replication, load_replication
-from binlake.config.validation import ValidatedSource
+from binlake.config.servers import ValidatedSource
 from binlake.errors import ConfigError
 from binlake.extras.validation.ledger import ValidationEntry, ValidationLedger
 from binlake.extras.validation.proof import (

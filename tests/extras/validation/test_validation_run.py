@@ -18,7 +18,7 @@ from support.workload import integer
 from binlake import tso
 from binlake.base.redaction import show_row_values
 from binlake.cli import run as main
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import ConfigError
 from binlake.extras.validation import keyedrows
 from binlake.extras.validation import run as run_of_validation

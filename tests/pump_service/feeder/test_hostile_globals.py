@@ -17,7 +17,7 @@ from support.mariadb import MariaDb, MySql
 
 from binlake.base import sqllink
 from binlake.base.sqllink import PRIVILEGED, VARIABLES, SqlLink
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.mysqlbinlog.model import Flavor, LoggedSession, LoggedStatement
 from binlake.pump_service.feeder.checks.report import run_checks
 from binlake.pump_service.feeder.settings import FeederFile
