@@ -14,10 +14,10 @@ from pathlib import Path
 from binlake.base.terminal import print_table
 from binlake.cluster.source.tables import read_table_names
 from binlake.config import command
-from binlake.config.feedfiles import build_feed_path
 from binlake.config.load import resolve_server
 from binlake.config.matching import RuleMatch, match_rules, select_own_tables
 from binlake.config.model import Replication
+from binlake.config.sidefiles import build_feed_path
 from binlake.rules import Rules
 
 

@@ -16,7 +16,7 @@ from binlake.errors import SourceUnavailable
 from binlake.rpc import Tls
 
 if TYPE_CHECKING:
-    from binlake.config.source import SourceSection
+    from binlake.config.servers import SourceSection
 
 
 @dataclass(frozen=True)

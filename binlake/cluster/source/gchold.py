@@ -17,7 +17,7 @@ from binlake.errors import LostRange, SourceUnavailable
 from binlake.rpc import Tls
 
 if TYPE_CHECKING:
-    from binlake.config.source import SourceSection
+    from binlake.config.servers import SourceSection
 
 log = structlog.get_logger(__name__)
 

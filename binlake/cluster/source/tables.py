@@ -12,7 +12,7 @@ from binlake.rows.schema import SchemaState
 from binlake.rows.schema.state import JobSpool
 
 if TYPE_CHECKING:
-    from binlake.config.source import SourceSection
+    from binlake.config.servers import SourceSection
 
 
 def read_table_names(source: SourceSection) -> list[tuple[str, str]]:

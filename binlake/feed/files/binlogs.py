@@ -27,7 +27,7 @@ from binlake.base.lakecolumns import Message
 from binlake.binlogfile.framing import CRC, HEAD, MAGIC, build_damage_error, compress
 from binlake.binlogfile.index import PATH, BinlogIndex, IndexedFile, compute_checksum, read_index
 from binlake.binlogfile.names import Compression, format_file_name, select_binlog_files
-from binlake.config.storage import StorageSection
+from binlake.config.sinkuri import StorageSection
 from binlake.errors import Permanent
 from binlake.feed.events import DDL
 from binlake.feed.files.publisher import Read

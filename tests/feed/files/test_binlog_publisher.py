@@ -24,7 +24,7 @@ from binlake.binlogfile.framing import DamagedFile
 from binlake.binlogfile.index import PATH, read_index
 from binlake.binlogfile.names import parse_name
 from binlake.binlogfile.reading import BinlogTransaction, read_items
-from binlake.config.storage import StorageSection
+from binlake.config.sinkuri import StorageSection
 from binlake.errors import Permanent
 from binlake.feed.files.binlogs import BinlogPublisher
 from binlake.feed.files.publisher import Read
