@@ -15,7 +15,7 @@ from binlake.binlogfile.folder import read_index
 from binlake.config import load_replication
 from binlake.config.feed import FeedSection
 from binlake.config.model import Replication
-from binlake.config.storage import BINLOG_FILES, parse_store_address
+from binlake.config.sinkuri import BINLOG_FILES, parse_store_address
 from binlake.errors import ConfigError
 from binlake.feed.files.comparing import LakeComparison
 from binlake.lake.paths import LakePaths

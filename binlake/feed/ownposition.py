@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 
 from binlake.config.feed import FeedSection
-from binlake.config.storage import BINLOG_FILES
+from binlake.config.sinkuri import BINLOG_FILES
 from binlake.errors import ConfigError, PositionMoved
 from binlake.feed.files.binlogs import BinlogPublisher
 from binlake.feed.files.publisher import FilePublisher

@@ -27,8 +27,8 @@ from binlake.config import Replication
 from binlake.config.load import check_replication
 from binlake.config.matching import match_rules, select_own_tables
 from binlake.config.problems import list_plain_secrets
-from binlake.config.storage import list_storage_warnings
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
+from binlake.config.sinkuri import list_storage_warnings
 from binlake.health.checks import Check, DoctorLine, Patient, Verdict, check_disk, check_skew, judge, measure_skew_s
 from binlake.health.problem import DIAGNOSE, Problem, fill_in, find_source_problems
 from binlake.health.surroundings import build_nodes_view, hear_sources

@@ -12,7 +12,7 @@ from pymysql.constants import ER
 from binlake.base.sections import SqlSecurity
 from binlake.base.sqllink import SqlLink, build_tls_arguments
 from binlake.config.model import Replication
-from binlake.config.source import SourceSql
+from binlake.config.servers import SourceSql
 from binlake.errors import BinlakeError, ConfigError, LostRange, SourceRefused, SourceUnavailable
 from binlake.mysqlbinlog.tablerows.link import Link, ask
 

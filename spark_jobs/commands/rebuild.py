@@ -16,7 +16,7 @@ import structlog
 
 from binlake.base.lakecolumns import OfSegment, Statement
 from binlake.config import Replication
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, ImmutableWindow
 from binlake.lake.opentable import load_table, open_dataset, open_table
 from binlake.lake.tables import CHANGE, DDL, MUTATION, STATEMENT, LakeTable

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import closing
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import Shapes, TableShape
 from binlake.rows.schema import TableDef
 from binlake.spark_jobs.tables.sinks import SinkWindow

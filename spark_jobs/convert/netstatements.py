@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from binlake.base.lakecolumns import Change
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import SegmentTable
 from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.spark_jobs.engine.blocks import RowStore

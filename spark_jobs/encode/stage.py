@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 from binlake.base import rowhash
 from binlake.base.lakecolumns import Message, Mutation
 from binlake.config.feed import FeedSection
-from binlake.config.storage import BINLOG_FILES
+from binlake.config.sinkuri import BINLOG_FILES
 from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions
 from binlake.feed.events import count_unsent, encode_ddls, encode_watermarks
 from binlake.feed.files.versions import TableVersion

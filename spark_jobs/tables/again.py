@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from binlake.base import rowhash
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import build_cell
 from binlake.errors import ImmutableWindow
 from binlake.lake.tables import CHANGE, STATEMENT

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 
 from binlake.base import rowhash
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, CheckpointMoved, ImmutableWindow, LostRange
 from binlake.lake.targetevents import record_moves
 from binlake.spark_jobs.engine.engine import Engine

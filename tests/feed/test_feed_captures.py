@@ -44,7 +44,7 @@ from binlake.ddl.definitions import Segments, WindowDefinitions
 from binlake.feed.avro.schema import build_legal_name
 from binlake.feed.messages import ORDER, MessageEncoder, compute_fingerprint
 from binlake.feed.protocols import format_of
-from binlake.mirror.effects import MirrorEffect, derive_effects
+from binlake.mirror.plan import MirrorEffect, derive_effects
 from binlake.rows.codec import MutationBatch
 from binlake.rows.codec.numbers import format_double, format_float
 from binlake.rows.schema import ColumnInfo, SchemaState, TableDef

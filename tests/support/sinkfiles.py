@@ -10,7 +10,7 @@ import pyarrow as pa
 from binlake.base.filestore import LocalStore
 from binlake.binlogfile.folder import BinlogIndex, read_index
 from binlake.config.protocols import PbOptions
-from binlake.config.storage import StorageSection
+from binlake.config.sinkuri import StorageSection
 from binlake.ddl.ddls import build_window_schemas, plan_ddls
 from binlake.ddl.definitions import Segments, WindowDefinitions
 from binlake.extras.protocols.pbbinlog import PbBinlogFormat

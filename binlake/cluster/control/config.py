@@ -19,16 +19,16 @@ from binlake.cluster.placement import open_placement
 from binlake.cluster.source.ddlhistory import SqlHistory
 from binlake.cluster.source.tidb import TidbSource
 from binlake.config import command
-from binlake.config.feedfiles import build_feed_path
 from binlake.config.load import resolve_server
 from binlake.config.matching import RuleMatch, match_rules, select_own_tables
 from binlake.config.model import Replication
+from binlake.config.sidefiles import build_feed_path
 from binlake.rows.schema import SchemaState
 from binlake.rows.schema.state import JobSpool
 from binlake.rules import Rules
 
 if TYPE_CHECKING:
-    from binlake.config.source import SourceSection
+    from binlake.config.servers import SourceSection
 
 _MOST_SHOWN = 10
 _NO_TABLE = (

@@ -27,7 +27,7 @@ from binlake.wire.clock_pb2_grpc import ClockStub
 from binlake.wire.pd_pb2_grpc import PDStub
 
 if TYPE_CHECKING:
-    from binlake.config.source import SourceSection
+    from binlake.config.servers import SourceSection
 
 log = structlog.get_logger(__name__)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pymysql
 
     from binlake.base.sections import SqlSecurity
-    from binlake.config.source import SourceSql
+    from binlake.config.servers import SourceSql
 
 PAGE = 64
 

@@ -25,7 +25,7 @@ from binlake.wire import pd_pb2 as pd
 from binlake.wire import tikv_pb2 as pb
 
 if TYPE_CHECKING:
-    from binlake.config.source import SourceSection
+    from binlake.config.servers import SourceSection
 
 log = structlog.get_logger(__name__)
 

@@ -20,7 +20,7 @@ from binlake.base.secrets import resolve_secret
 from binlake.base.sections import FilterSection, HostText, NameList, Section, SqlSecurity, TableName
 from binlake.base.tomlfile import WITH_MARK, describe_problem
 from binlake.binlogfile.folder import BinlogIndex
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import ConfigError
 from binlake.rules.tables import TableFilter
 

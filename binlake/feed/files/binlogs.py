@@ -35,7 +35,7 @@ from binlake.binlogfile.folder import (
     select_binlog_files,
 )
 from binlake.binlogfile.framing import CRC, HEAD, MAGIC, build_damage_error, compress
-from binlake.config.storage import StorageSection
+from binlake.config.sinkuri import StorageSection
 from binlake.errors import Permanent
 from binlake.feed.events import DDL
 from binlake.feed.files.publisher import Read

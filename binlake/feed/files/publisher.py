@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from binlake.base.filestore import StoredFiles, open_store
 from binlake.base.lakecolumns import Message
-from binlake.config.storage import StorageSection
+from binlake.config.sinkuri import StorageSection
 from binlake.errors import DamagedManifest, Permanent
 from binlake.feed.files import layout
 from binlake.feed.files.avrofile import encode_avro_file

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict
 from binlake.rows.schema.forms import fold_pair
 from binlake.target.claim.checkpoint import AsideTable, Checkpoint, CheckpointTable, is_settled, read_aside, write_aside

@@ -1,13 +1,20 @@
-"""The weights of texts in TiDB's collations: texts are equal if their weights are equal, and sort like their weights.
+"""How values of an expression compare: texts by the weights of TiDB's collations, JSON values inside documents.
 
-Collations by code points and general_ci are supported; others need weight tables and are refused.
+Texts are equal if their weights are equal, and sort like their weights. Collations by code points and general_ci are
+supported; others need weight tables and are refused.
+
+JSON values of different types always differ. The null of a document is a value, not NULL. Numbers keep their text, so
+that `->>` shows them as TiDB does.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from typing import Any
 
 from binlake.dialect.collations import DEFAULT_COLLATIONS
+from binlake.rows.codec.jsons import quote_json
 from binlake.rules.evaluate import keep_text, strip_trailing_spaces
 
 # Each word: a character, followed by the characters with the same weight in utf8mb4_general_ci. The weight of any other
@@ -83,3 +90,60 @@ def look_up_letter_weigher(collation: str) -> Callable[[str], str] | None:
 def has_order(collation: str) -> bool:
     """True if texts of the collation are ordered by their weights."""
     return not collation.startswith(_UNORDERED)
+
+
+class _Null:
+    """The null of a document."""
+
+    def __reduce__(self) -> str:
+        return "JSON_NULL"
+
+
+JSON_NULL = _Null()
+
+
+class _Number(str):
+    """A number as the document writes it."""
+
+    __slots__ = ()
+
+
+def find_value(path: tuple[str | int, ...], text: str) -> Any:
+    """The value at `path` (names and array indexes) of the document `text`; None if there is none."""
+    value = json.loads(text, parse_int=_Number, parse_float=_Number)
+    for leg in path:
+        if isinstance(leg, str):
+            if not isinstance(value, dict) or leg not in value:
+                return None
+            value = value[leg]
+        elif isinstance(value, list):
+            if leg >= len(value):
+                return None
+            value = value[leg]
+        elif leg:  # The [0] of a value that is not an array is the value itself.
+            return None
+    return JSON_NULL if value is None else value
+
+
+def equals(constant: str | float, value: Any) -> bool:
+    """Whether a document's value equals a constant text or number."""
+    if isinstance(constant, str):
+        return type(value) is str and value == constant
+    return isinstance(value, _Number) and float(value) == constant
+
+
+def unquote(value: Any) -> str:
+    """The operator ->>: a text without its quotes, any other value as the document shows it."""
+    return value if type(value) is str else _format_document(value)
+
+
+def _format_document(value: Any) -> str:
+    if isinstance(value, _Number):
+        return str(value)
+    if isinstance(value, str):
+        return quote_json(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_format_document, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{quote_json(key)}: {_format_document(part)}" for key, part in value.items()) + "}"
+    return "null" if value is None or value is JSON_NULL else "true" if value else "false"
