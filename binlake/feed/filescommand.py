@@ -11,7 +11,7 @@ from binlake.base.commandline import add_output, read_moment
 from binlake.base.filestore import StoreAddress, StoredFiles, open_store
 from binlake.base.terminal import print_table
 from binlake.binlogfile.checking import FileReport, FolderReport, list_files, verify_files
-from binlake.binlogfile.index import read_index
+from binlake.binlogfile.folder import read_index
 from binlake.config import load_replication
 from binlake.config.feed import FeedSection
 from binlake.config.model import Replication
