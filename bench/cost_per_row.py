@@ -48,7 +48,7 @@ from binlake.spark_jobs.tables.landed import measure_landed
 from binlake.spark_jobs.tables.render import Renderer
 from binlake.spark_jobs.tables.statements import build_statement_table
 from binlake.statements import BatchLimits, TableStatements, build_images_from_maps
-from binlake.testkit.workload.tables import ID
+from binlake.testkit.workload.catalog import ID
 from binlake.tso import to_datetime
 from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq

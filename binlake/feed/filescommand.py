@@ -18,7 +18,7 @@ from binlake.base.filestore import StoreAddress, StoredFiles, open_store
 from binlake.base.lakecolumns import Mutation
 from binlake.base.terminal import print_table
 from binlake.binlogfile.checking import FileReport, FolderReport, list_files, verify_files
-from binlake.binlogfile.index import read_index
+from binlake.binlogfile.folder import read_index
 from binlake.binlogfile.reading import BinlogTransaction, Item
 from binlake.config import load_replication
 from binlake.config.feed import FeedSection

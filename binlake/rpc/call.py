@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from binlake.rpc import frames, headers, messages
-from binlake.rpc.assembly import Share
 from binlake.rpc.flow import Stream
 from binlake.rpc.frames import Code
-from binlake.rpc.limits import Limits
+from binlake.rpc.limits import Limits, Share
+from binlake.rpc.messages import Status
 from binlake.rpc.request import Request
-from binlake.rpc.status import Status
 
 Handler = Callable[["Call", bytes], None]
 """Gets a call and its single request message on the loop; must not block, and answers now or later.

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from enum import IntEnum
 
 from binlake.rpc.call import Call, Handler
-from binlake.rpc.fair import choose_slot_to_free
-from binlake.rpc.status import Status
+from binlake.rpc.limits import choose_slot_to_free
+from binlake.rpc.messages import Status
 
 _WATCHERS = 1000
 

@@ -6,11 +6,10 @@ from __future__ import annotations
 from typing import cast
 
 from binlake.rpc import messages
-from binlake.rpc.assembly import LARGE, Assembly
 from binlake.rpc.call import Call
 from binlake.rpc.frames import Code, StreamFault
-from binlake.rpc.limits import Limits
-from binlake.rpc.status import RpcError, Status
+from binlake.rpc.limits import LARGE, Assembly, Limits
+from binlake.rpc.messages import RpcError, Status
 
 # Local names, since each call needs them.
 _PREFIX_BYTES, _unpack_prefix = messages.PREFIX_BYTES, messages.PREFIX.unpack_from

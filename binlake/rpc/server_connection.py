@@ -12,12 +12,10 @@ from binlake.rpc.flow import Stream
 from binlake.rpc.frames import Code, ConnectionFault, Setting, StreamFault
 from binlake.rpc.headers import Field
 from binlake.rpc.host import Host, has_certificate, read_peer_address
-from binlake.rpc.http import HttpResponse
-from binlake.rpc.limits import EventPace
-from binlake.rpc.request import Malformed, Request
+from binlake.rpc.limits import EventPace, SparingLog
+from binlake.rpc.messages import RpcError, Status
+from binlake.rpc.request import HttpResponse, Malformed, Request
 from binlake.rpc.server_output import FOREVER, ServerOutput
-from binlake.rpc.sparinglog import SparingLog
-from binlake.rpc.status import RpcError, Status
 
 log = SparingLog()
 

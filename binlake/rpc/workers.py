@@ -10,9 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from binlake.rpc.call import Call, Handler
-from binlake.rpc.fair import FairQueue
-from binlake.rpc.sparinglog import SparingLog
-from binlake.rpc.status import RpcError, Status
+from binlake.rpc.limits import FairQueue, SparingLog
+from binlake.rpc.messages import RpcError, Status
 
 log = SparingLog()
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from binlake.cluster.holding import OFFLINE
-from binlake.cluster.source.gchold import hold_gc
+from binlake.cluster.node import OFFLINE
+from binlake.cluster.source.regions import hold_gc
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.lake.baseload import BaseLoad, BaseTable
 from binlake.lake.lock import hold_lake_lock

@@ -21,8 +21,7 @@ from binlake.cluster.source.tidb import PAGE, SPARE, StatusPort
 from binlake.config.servers import SourceSql
 from binlake.errors import ConfigError, SourceUnavailable, WireError
 from binlake.testkit.captures.capture import Capture
-from binlake.testkit.replay.outcomes import Outcomes
-from binlake.testkit.replay.recorded import build_status_server
+from binlake.testkit.replay.recorded import Outcomes, build_status_server
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 FOREVER = 1 << 62

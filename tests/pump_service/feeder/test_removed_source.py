@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from feeder_helpers import CountingClock, MemoryPumps, position, rows
 
-from binlake.cluster.source.status import Absent, Committed, Locked, RolledBack, Status, read_status
+from binlake.cluster.source.protocol import Absent, Committed, Locked, RolledBack, Status, read_status
 from binlake.pump_service.feeder.journal import FeederJournal, LoadedChunk, ReadPosition
 from binlake.pump_service.feeder.publisher import SourcePublisher, UncommittedBatches
 from binlake.pump_service.feeder.removed import FLAVOR, describe_removed, list_known_sources, roll_back_removed_loads

@@ -30,7 +30,7 @@ from binlake.pump_service.feeder.worker import Worker
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import build_database_json, build_job_json, build_table_json
-from binlake.testkit.workload.definitions import Col, build_column_json
+from binlake.testkit.workload.spec import Col, build_column_json
 from binlake.wire import binlog_pb2 as pb
 
 SOURCE = "shard-1"
