@@ -20,14 +20,13 @@ import uvloop
 from binlake.errors import Permanent
 from binlake.rpc.call import Handler
 from binlake.rpc.frames import PREFACE
-from binlake.rpc.health import Health, Serving
+from binlake.rpc.handlers import Health, PlainRequest, RpcWorkers, Serving, StreamSink
 from binlake.rpc.host import Peer, Peers, read_peer_address
 from binlake.rpc.http1 import Http1Connection
 from binlake.rpc.limits import Assembly, Limits, SparingLog
 from binlake.rpc.request import HttpHandler, HttpRequest, HttpResponse
 from binlake.rpc.server_connection import ServerConnection
 from binlake.rpc.sockets import Tls
-from binlake.rpc.workers import PlainRequest, RpcWorkers, StreamSink
 
 log = SparingLog()
 

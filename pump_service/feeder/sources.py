@@ -1,19 +1,26 @@
-"""The first start of a source: the position at which reading its log begins, and the definitions at that position.
+"""Sources that come and go: where reading a new one begins, and what remains of one that is not configured any more.
 
-Definitions and position become durable in one step, as jobs of the history without binlogs: everything downstream of
-the pumps starts with them, and the target already has these tables. (A snapshot publishes them: `snapshot/`.)
+The first start of a source makes position and definitions durable in one step, as jobs of the history without binlogs:
+everything downstream of the pumps starts with them, and the target already has these tables. (A snapshot publishes
+them: `snapshot/`.) Definitions that are known nowhere else come from the target: each current table of the source that
+the replication includes gets that of the table into which it is routed, under its own name
+(data-migration-and-ticdc.md 1.10, S4-25).
 
-Definitions that are known nowhere else come from the target: each current table of the source that the replication
-includes gets that of the table into which it is routed, under its own name (data-migration-and-ticdc.md 1.10, S4-25).
+Nothing that a removed source left open blocks the other sources. Its unfinished load is rolled back as a whole, in one
+durable step: if the source returns under its name, the load starts again. A source past its load keeps its position and
+resumes there when it returns; what it left open is decided as for any source at a start: commits in the journal are
+resent, everything else is rolled back. The status port answers for both as long as the journal knows them.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import structlog
 from pymysql import err
@@ -27,13 +34,24 @@ from binlake.pump_service.feeder.catalog import Catalog
 from binlake.pump_service.feeder.dump import SERVER_FACT, read_identity
 from binlake.pump_service.feeder.journal import FeederJournal, ReadPosition
 from binlake.pump_service.feeder.publisher import SourcePublisher
-from binlake.pump_service.feeder.server import Link, connect, derive_flavor, read_log_end
+from binlake.pump_service.feeder.server import Link, build_source_error, connect, derive_flavor, read_log_end
 from binlake.pump_service.feeder.settings import ServerSection, SourceFile, StartSection
+from binlake.pump_service.feeder.snapshot.loadstate import build_load_facts, build_outdated_facts, read_load_record
 from binlake.pump_service.feeder.snapshot.structures import describe_source
-from binlake.pump_service.feeder.sourceerrors import build_source_error
+from binlake.pump_service.feeder.status import describe_position
 from binlake.rules import Rules
 
+log = structlog.get_logger()
+
 _HEAD = re.compile(r"^CREATE TABLE `(?:[^`]|``)+`")
+_SESSION = LoggedSession(sql_mode=0, time_zone="+00:00", explicit_defaults_for_timestamp=True)
+_TRIES = 10  # times the definitions are read before giving up because DDL keeps running
+
+FLAVOR = "flavor of "
+"""Prefix of the fact, completed by the source's name, that the journal has before anything of it is prewritten."""
+
+_ENDED = "ended load of "
+_SHOWN = ("rows", "tables", "tables_done")
 
 
 def describe_by_target(source: SourceFile, now: Iterable[DatabaseDescription], file: Path) -> list[DatabaseDescription]:
@@ -80,18 +98,10 @@ def _rename_table(table: TableDescription, own: TableDescription) -> TableDescri
     return replace(table, db=own.db, name=own.name, create=create)
 
 
-_SESSION = LoggedSession(sql_mode=0, time_zone="+00:00", explicit_defaults_for_timestamp=True)
-
-
 def read_schema_files(dump: DumpFolder) -> list[LoggedStatement]:
     """The statements of a dump's schema files, databases first. Raises ConfigError for a damaged file."""
     files = [*(("", file) for file in dump.databases.values()), *((db, file) for (db, _), file in dump.tables.items())]
     return [LoggedStatement(db, text, _SESSION) for db, file in files for text in read_dump_statements(file)]
-
-
-log = structlog.get_logger()
-
-_TRIES = 10  # times the definitions are read before giving up because DDL keeps running
 
 
 def start_at_log(source: SourceFile, journal: FeederJournal, publisher: SourcePublisher, catalog: Catalog) -> None:
@@ -167,3 +177,43 @@ def _read_definitions_at_end(link: Link) -> tuple[list[DatabaseDescription], Bin
 
 def _build_position_fields(position: BinlogPosition) -> dict[str, object]:
     return {"file": position.file, "offset": position.offset, "gtids": position.gtids}
+
+
+def list_known_sources(journal: FeederJournal) -> frozenset[str]:
+    """Every source for which this journal may have prewritten something."""
+    return frozenset(journal.read_facts_with_prefix(FLAVOR)) | frozenset(journal.read_positions())
+
+
+def list_removed_sources(journal: FeederJournal, named: Collection[str]) -> list[str]:
+    """The known sources that are not among `named`, the configured ones."""
+    return sorted(list_known_sources(journal).difference(named))
+
+
+def roll_back_removed_loads(journal: FeederJournal, named: Collection[str]) -> None:
+    """Roll back the unfinished loads of removed sources, durably and once; call it before the publisher tells the
+    pumps what was left open."""
+    for source in list_removed_sources(journal, named):
+        load = read_load_record(journal, source)
+        if load.get("state") != "loading":
+            log.info("source_not_configured", source=source, has_place=source in journal.read_positions())
+            continue
+        shown = {name: load[name] for name in _SHOWN if name in load}
+        facts = build_load_facts(source, {}) | build_outdated_facts(journal, source)
+        count = journal.roll_back_load(source, {_ENDED + source: json.dumps(shown), **facts})
+        log.warning(
+            "load_of_removed_source_rolled_back", source=source, transactions=count, **shown,
+            reason="it is not in the configuration; it is loaded again if it is configured again",
+        )  # fmt: skip
+
+
+def describe_removed(journal: FeederJournal, named: Collection[str]) -> list[dict[str, Any]]:
+    """The removed sources for the page `/feeder`: positions and loads; state `rolled back`: rolled back by removal."""
+    positions, ended = journal.read_positions(), journal.read_facts_with_prefix(_ENDED)
+    removed = []
+    for source in list_removed_sources(journal, named):
+        load = read_load_record(journal, source)
+        if not load and source in ended:
+            load = {"state": "rolled back", **json.loads(ended[source])}
+        description = {"source": source, "state": "removed", **describe_position(positions.get(source))}
+        removed.append(description | ({"load": load} if load else {}))
+    return removed
