@@ -27,13 +27,13 @@ from binlake.base import rowhash
 from binlake.base.filestore import LocalStore
 from binlake.binlogfile.reading import BinlogTransaction, read_items
 from binlake.config.protocols import PbOptions
-from binlake.config.storage import StorageSection
+from binlake.config.sinkuri import StorageSection
 from binlake.feed.files.binlogs import BinlogPublisher
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.sealed import read_sealed
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import build_message_table
-from binlake.rules.tablefilter import TableMatcher
+from binlake.rules.tables import TableMatcher
 from binlake.spark_jobs.job.lake import commit_parts, ensure_table
 from binlake.spark_jobs.tables.messages import EncodeTask
 

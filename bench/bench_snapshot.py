@@ -39,7 +39,7 @@ from server_tools import Taken, find_client_program, read_peak, run_client, run_
 from snapshot_tables import DB, SHAPES, Tables, read_statements
 
 from binlake.config import Replication
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.runner import run_window
 from deploy.local.mariadb import MariaDb

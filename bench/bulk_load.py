@@ -32,9 +32,9 @@ from binlake.rows.schema import Action, DbInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import CHARSET, COLLATE, build_database_json, build_job_json
 from binlake.rows.schema.job import PUBLIC
-from binlake.testkit.workload.definitions import Col, create_sql
+from binlake.testkit.workload.catalog import ID, WorkloadTable, WriterRows
 from binlake.testkit.workload.source import LiveTransactions
-from binlake.testkit.workload.tables import ID, WorkloadTable, WriterRows
+from binlake.testkit.workload.spec import Col, create_sql
 from binlake.tso import Clock
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build

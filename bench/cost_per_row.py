@@ -35,7 +35,7 @@ from binlake.base.rowhash import hash_rows
 from binlake.changes.net.columns import compute_net_changes
 from binlake.config.protocols import AvroOptions
 from binlake.ddl.definitions import Cell, Segments, WindowDefinitions
-from binlake.feed.avro.format import AvroFormat
+from binlake.feed.avro import AvroFormat
 from binlake.feed.messages import MessageEncoder
 from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG, CHANGE, MUTATION, parse_schema
@@ -48,7 +48,7 @@ from binlake.spark_jobs.land.binlogfiles import measure_landed
 from binlake.spark_jobs.tables.render import Renderer
 from binlake.spark_jobs.tables.statements import build_statement_table
 from binlake.statements import BatchLimits, TableStatements, build_images_from_maps
-from binlake.testkit.workload.tables import ID
+from binlake.testkit.workload.catalog import ID
 from binlake.tso import to_datetime
 from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from binlake.config.reference import render_reference
+from binlake.config.command import render_reference
 from binlake.lake.reference import replace_tables_section
 from binlake.pump_service.feeder.settings import render_settings as feeder_text
 from binlake.pump_service.pump.settings import render_settings

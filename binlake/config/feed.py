@@ -17,7 +17,7 @@ from binlake.errors import ConfigError
 from binlake.rows.schema.job import read_zone
 
 if TYPE_CHECKING:
-    from binlake.rules.tablefilter import TableMatcher
+    from binlake.rules.tables import TableMatcher
     from binlake.rules.topics import Topics
 
 
@@ -176,7 +176,7 @@ class FeedSection(Section):
     @cached_property
     def tables(self) -> TableMatcher:
         """Which tables are sent. Raises ConfigError."""
-        from binlake.rules.tablefilter import TableMatcher
+        from binlake.rules.tables import TableMatcher
 
         return TableMatcher(self.rules)
 

@@ -1,8 +1,14 @@
-"""Reads a replication's TOML: one clear error names the file, the key and what is allowed."""
+"""Finds the files of replications and reads them: one clear error names the file, the key and what is allowed.
+
+Each replication is one TOML file, all in one folder; a broken file never hides the others.
+"""
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,11 +18,10 @@ from pydantic import BaseModel, ValidationError
 from binlake.base.redaction import show_row_values
 from binlake.base.secrets import Field, resolve_secret
 from binlake.base.tomlfile import build_readable_error, read_toml
-from binlake.config.ddlchoices import merge_ddl_choices
-from binlake.config.defaults import NAME, lay_over, read_defaults
-from binlake.config.feedfiles import merge_feed_files
 from binlake.config.model import Replication
 from binlake.config.problems import find_notifier_problems, find_problems
+from binlake.config.sidefiles import NAME, lay_over, merge_ddl_choices, merge_feed_files, read_defaults
+from binlake.config.sidefiles import NAME as DEFAULTS
 from binlake.config.sinkuri import mask_sink_uri
 from binlake.errors import ConfigError
 
@@ -135,3 +140,74 @@ def resolve_server(key: str, server: Server, path: Path, environ: Mapping[str, s
         for field in fields
     }
     return server.model_copy(update=values)
+
+
+FOLDER_ENV = "BINLAKE_REPLICATIONS"
+_REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class ReplicationFolder:
+    """The replications of a folder: the valid ones (`good`) by file, and the errors of the other files."""
+
+    good: Mapping[Path, Replication]
+    broken: Mapping[Path, ConfigError]
+
+
+def find_replications_folder() -> Path:
+    """The folder in `BINLAKE_REPLICATIONS`, else that of the checkout, else the one beside Airflow's files."""
+    if named := os.environ.get(FOLDER_ENV):
+        return Path(named)
+    if (_REPOSITORY / "pyproject.toml").exists():
+        return _REPOSITORY / "replications"
+    return Path(os.environ.get("AIRFLOW_HOME") or Path.home() / "airflow") / "replications"
+
+
+def find_replications(folder: Path | None = None) -> ReplicationFolder:
+    """Read every `*.toml` of `folder`, without secrets. If two files have one replication name, both are errors.
+
+    Defaults that cannot be read are an error too, and then of all files.
+    """
+    good: dict[Path, Replication] = {}
+    broken: dict[Path, ConfigError] = {}
+    folder = folder or find_replications_folder()
+    files = [path for path in sorted(folder.glob("*.toml")) if path.name != DEFAULTS]
+    try:
+        defaults = read_defaults(folder)
+    except ConfigError as error:
+        return ReplicationFolder({}, dict.fromkeys([folder / DEFAULTS, *files], error))
+    for path in files:
+        try:
+            good[path] = load_replication(path, secrets=False, defaults=defaults)
+        except ConfigError as error:
+            broken[path] = error
+    for path in _find_duplicate_names(good):
+        broken[path] = ConfigError(
+            "another file has the same replication name", where={"file": path, "name": good[path].name}
+        )
+    return ReplicationFolder({path: item for path, item in good.items() if path not in broken}, broken)
+
+
+def find_replication_of(name: str, folder: Path | None = None) -> ReplicationFolder:
+    """The replication `name` alone, if its file has its name, as is the custom; otherwise all of the folder.
+
+    `name` may come from a request: a file outside the folder is not read.
+    """
+    path = (folder or find_replications_folder()) / f"{name}.toml"
+    if "\0" in name or path.name != f"{name}.toml":
+        return find_replications(folder)
+    try:
+        replication = load_replication(path, secrets=False)
+    except ConfigError:
+        return find_replications(folder)
+    return ReplicationFolder({path: replication}, {}) if replication.name == name else find_replications(folder)
+
+
+def find_replication(name: str) -> Replication | None:
+    """The replication called `name`; None if no valid file describes it."""
+    return next((item for item in find_replication_of(name).good.values() if item.name == name), None)
+
+
+def _find_duplicate_names(good: Mapping[Path, Replication]) -> list[Path]:
+    counts = Counter(item.name for item in good.values())
+    return [path for path, item in good.items() if counts[item.name] > 1]

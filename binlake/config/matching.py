@@ -15,8 +15,7 @@ from binlake.config.model import Replication
 from binlake.rows.schema.forms import fold_pair
 from binlake.rules import Rules
 from binlake.rules.patterns import Pattern, compile_drainer_pattern, compile_wildcard
-from binlake.rules.tablefilter import TableMatcher
-from binlake.rules.tables import SYSTEM
+from binlake.rules.tables import SYSTEM, TableMatcher
 
 Name = tuple[str, str]
 _Compile = Callable[[str], Pattern]

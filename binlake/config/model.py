@@ -25,12 +25,9 @@ from binlake.base.sections import (
     ShardMode,
     TsText,
 )
-from binlake.config.airflow import AirflowSection
+from binlake.config.airflow import AirflowSection, MaskSection
 from binlake.config.feed import FeedSection
-from binlake.config.mask import MaskSection
-from binlake.config.source import SourceSection
-from binlake.config.target import RelaySection, TargetSection
-from binlake.config.validation import ValidationSection
+from binlake.config.servers import RelaySection, SourceSection, TargetSection, ValidationSection
 from binlake.errors import ConfigError
 from binlake.pipeline import LAKE, SINKS, Sink, Stage
 

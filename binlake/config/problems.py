@@ -16,10 +16,8 @@ from binlake.base.secrets import names_secret
 from binlake.base.sections import SecuritySection
 from binlake.config.feed import FeedSection
 from binlake.config.model import Replication
-from binlake.config.source import SourceSql
-from binlake.config.storage import SECRETS, parse_store_address
-from binlake.config.target import TargetSection
-from binlake.config.validation import ValidatedSource
+from binlake.config.servers import SourceSql, TargetSection, ValidatedSource
+from binlake.config.sinkuri import STORAGE_SECRETS, parse_store_address
 from binlake.errors import ConfigError
 
 PRESETS = frozenset({"@once", "@continuous"})
@@ -233,7 +231,9 @@ def list_plain_secrets(feed: FeedSection) -> list[str]:
     """The keys of `feed` that have a password themselves instead of naming it."""
     kafka, storage = feed.sink.kafka, feed.sink.storage
     texts = {"sasl-password": kafka.sasl_password if kafka is not None else ""}
-    texts |= {key: text for key, text in storage.access.items() if key in SECRETS} if storage is not None else {}
+    texts |= (
+        {key: text for key, text in storage.access.items() if key in STORAGE_SECRETS} if storage is not None else {}
+    )
     texts["schema-registry"] = unquote(urlsplit(feed.schema_registry).password or "")
     return [key for key, text in texts.items() if text and not names_secret(text)]
 

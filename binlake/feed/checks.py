@@ -9,7 +9,7 @@ from typing import Any
 from binlake.config.feed import FeedSection
 from binlake.config.model import Replication
 from binlake.config.protocols import AvroOptions
-from binlake.config.storage import list_storage_warnings
+from binlake.config.sinkuri import list_storage_warnings
 from binlake.ddl.targets import Naming
 from binlake.errors import BinlakeError, ConfigError
 from binlake.feed.protocols import format_of

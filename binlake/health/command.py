@@ -15,7 +15,7 @@ from typing import Any
 
 from binlake.base.commandline import Exit, add_output, add_replications, list_replications, parse_seconds
 from binlake.base.terminal import format_duration, print_table
-from binlake.config.folder import find_replications_folder
+from binlake.config.load import find_replications_folder
 from binlake.health.survey import UNKNOWN, Row, choose_status, find_airflow, find_files, read_rows
 from binlake.pipeline import FEED, LAKE, SINKS
 

@@ -18,17 +18,17 @@ from binlake.base import sql
 from binlake.base.sql import parse_privileges
 from binlake.base.sqllink import LOOPBACK
 from binlake.cluster.control.commands import read_pump_problems
+from binlake.cluster.control.config import read_table_names
 from binlake.cluster.control.nodes import is_ahead, is_stale
-from binlake.cluster.holding import describe_hold, name_consumer
+from binlake.cluster.node import describe_hold, name_consumer
 from binlake.cluster.placement import NodeStatus
-from binlake.cluster.placement.opening import open_placement
-from binlake.cluster.source.tables import read_table_names
+from binlake.cluster.placement.pd import open_placement
 from binlake.config import Replication
 from binlake.config.load import check_replication
 from binlake.config.matching import match_rules, select_own_tables
 from binlake.config.problems import list_plain_secrets
-from binlake.config.storage import list_storage_warnings
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
+from binlake.config.sinkuri import list_storage_warnings
 from binlake.health.checks import Check, DoctorLine, Patient, Verdict, check_disk, check_skew, judge, measure_skew_s
 from binlake.health.problem import DIAGNOSE, Problem, fill_in, find_source_problems
 from binlake.health.surroundings import build_nodes_view, hear_sources

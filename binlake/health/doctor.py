@@ -21,8 +21,7 @@ from binlake.base.commandline import Exit, add_output, add_replications, list_re
 from binlake.base.installation import explain_missing
 from binlake.base.reachability import begin_in_thread
 from binlake.base.terminal import print_table
-from binlake.config.folder import find_replications_folder
-from binlake.config.load import load_replication
+from binlake.config.load import find_replications_folder, load_replication
 from binlake.errors import BinlakeError, ConfigError
 from binlake.health.checks import Check, DoctorLine, ListChecks, Patient, Verdict, explain_error, list_host_checks
 from binlake.health.survey import find_file, find_files

@@ -16,8 +16,7 @@ from binlake.base.commandline import Exit
 from binlake.base.installation import explain_missing
 from binlake.base.reachability import begin_in_thread
 from binlake.config import Replication
-from binlake.config.folder import find_replications, find_replications_folder
-from binlake.config.load import load_replication
+from binlake.config.load import find_replications, find_replications_folder, load_replication
 from binlake.errors import BinlakeError, ConfigError, Transient
 from binlake.health.orchestration import DagFacts, SchedulerFacts
 from binlake.health.positions import build_feeds_view, build_status_view

@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.ddl import rewrites
 from binlake.ddl.definitions import LandedDdl
 from binlake.errors import CheckpointMoved

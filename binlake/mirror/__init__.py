@@ -4,7 +4,7 @@ All code here uses delta-rs on one table at a time, so it runs in any Python pro
 """
 
 from binlake.mirror.apply import MirroredRows, apply_component
-from binlake.mirror.components import ComponentPlan, MirrorPlan, plan_mirrors
+from binlake.mirror.plan import ComponentPlan, MirrorPlan, plan_mirrors
 from binlake.mirror.versions import MirrorState, MirrorVersions
 
 __all__ = [

@@ -2,6 +2,9 @@
 
 Rules: hazards R-32 (positions never decrease), R-33 (each DDL and each window end gets a row in `mirror_version`). A
 table is complete up to the position in its Delta log, so a rerun after a crash applies the rest exactly once.
+
+No log has the rows of partitions that a DDL removed, so they are found by their values, as the source found their
+partition (R-34).
 """
 
 from __future__ import annotations
@@ -10,19 +13,47 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import structlog
 
 from binlake.ddl.definitions import SegmentTable
 from binlake.errors import SchemaError
 from binlake.lake.paths import LakePaths
-from binlake.mirror.components import ComponentPlan, Name
-from binlake.mirror.effects import PARTITIONS, MirrorEffect, derive_effects
-from binlake.mirror.partitions import RemovedPartitions
+from binlake.mirror.plan import PARTITIONS, ComponentPlan, MirrorEffect, Name, derive_effects
 from binlake.mirror.replica import Replica
-from binlake.mirror.rows import Reshaper, select_last_changes
+from binlake.mirror.rows import Reshaper, read_mirror_texts, select_last_changes
 from binlake.mirror.versions import IN_PART, MirrorState
 from binlake.rows.schema import TableDef
+from binlake.rows.schema.partitions import find_partition
+
+
+class RemovedPartitions:
+    """The partitions of `before` that `after` does not have. Each method raises SchemaError if it cannot be told."""
+
+    def __init__(self, before: TableDef, after: TableDef) -> None:
+        self._before = before
+        self._gone = set(before.partition_ids) - set(after.partition_ids)
+        self._types = {column.name: column.tp for column in before.row_columns}
+
+    def count_rows(self, batch: pa.RecordBatch) -> int:
+        """The number of rows of `batch` (of the mirror of `before`) in the removed partitions."""
+        return int(self._find_rows(batch).sum())
+
+    def drop_rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """`batch` without those rows."""
+        kept = batch.filter(pa.array(~self._find_rows(batch)))
+        if kept.num_rows:
+            yield kept
+
+    def _find_rows(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        texts = read_mirror_texts(self._before, pa.Table.from_batches([batch]))
+        rows = (dict(zip(texts, values, strict=True)) for values in zip(*texts.values(), strict=True))
+        partition = self._before.raw["partition"]
+        found = (find_partition(partition, row, self._types) in self._gone for row in rows)
+        return np.fromiter(found, np.bool_, batch.num_rows)
+
 
 log = structlog.get_logger()
 

@@ -20,7 +20,7 @@ from typing import Literal
 from binlake.audit.audit import Audit
 from binlake.base.redaction import redact_key
 from binlake.base.sql import Dialect
-from binlake.changes.net.undo import Undo, undo_changes
+from binlake.changes.net.net import Undo, undo_changes
 from binlake.config import Replication
 from binlake.ddl.definitions import WindowBase, derive_key_defaults
 from binlake.ddl.targets import Naming

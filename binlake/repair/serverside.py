@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import ConfigError, Transient
 from binlake.repair.chunks import AnyKey, ChunkPlan, Cuts, Key, KeyOrder, render_after_key
 from binlake.repair.differences import Row

@@ -16,7 +16,7 @@ import structlog
 from binlake.audit.audit import Audit
 from binlake.base.terminal import Tell, tell_nobody
 from binlake.config import Replication
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import ConfigError
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths

@@ -16,10 +16,16 @@ from sqlglot import exp
 
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.forms import fold_name
-from binlake.rules import documents as doc
+from binlake.rules import comparing as doc
 from binlake.rules import evaluate as ev
-from binlake.rules.collations import look_up_letter_weigher, weigh_general_ci
-from binlake.rules.literals import MOST_SCALE, build_number_literal, parse_path_legs
+from binlake.rules.comparing import look_up_letter_weigher, weigh_general_ci
+from binlake.rules.sql import (
+    MOST_SCALE,
+    build_number_literal,
+    compile_like_pattern,
+    compile_regexp_pattern,
+    parse_path_legs,
+)
 from binlake.rules.terms import (
     NUMBERS,
     UTF8,
@@ -39,7 +45,6 @@ from binlake.rules.terms import (
     require_one_collation,
     unify_branches,
 )
-from binlake.rules.textpatterns import compile_like_pattern, compile_regexp_pattern
 
 _COMPARISONS: Mapping[type[exp.Expr], Callable[[Any, Any], bool]] = {
     exp.EQ: operator.eq, exp.NEQ: operator.ne, exp.GT: operator.gt, exp.GTE: operator.ge, exp.LT: operator.lt,

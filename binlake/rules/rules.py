@@ -1,7 +1,7 @@
 """All rules that decide which changes of the source are replicated and under which names; one value, sent to workers.
 
 Order for a row change: table lists, event filter (both before it is decoded), routing, expression filter (S4-07). All
-rules use the source's names.
+rules use the source's names. The expressions of a window are compiled with the definitions that occur in it.
 
 With loopback control (tidb-binlog 5.11) a mark shows which transactions a pair of replications wrote.
 """
@@ -26,10 +26,10 @@ from binlake.base.sections import (
 from binlake.dialect.replacement import Injection, parse_injections, parse_replacements
 from binlake.errors import ConfigError
 from binlake.rows.codec.transaction import TableLookup, decode_raw_changes
-from binlake.rows.schema import TableDef
+from binlake.rows.schema import TableDef, WindowSchemas
 from binlake.rows.schema.forms import fold_name
 from binlake.rules.events import DML, EventFilter
-from binlake.rules.expressions import ExpressionFilter
+from binlake.rules.expressions import ChangeFilter, ExpressionFilter, RowFilter
 from binlake.rules.routes import Routes
 from binlake.rules.tables import BlockAllow, TableChoice, TableFilter
 
@@ -238,3 +238,18 @@ def _read_replacements(replication: Configured) -> Mapping[int, str]:
 
 def _choose_own_schema(replication: Configured) -> str:
     return replication.target.checkpoint_schema if replication.target is not None else "tidb_binlog"
+
+
+def build_row_filter(schemas: WindowSchemas, rules: Rules) -> RowFilter:
+    """The filter for rows of a window; it uses the definition at each row's commit_ts (R-19). Raises ConfigError."""
+    filters = []
+    for db, table in rules.expressions.list_tables():
+        for since, until, state in schemas.iterate_spans():
+            definition = state.find(db, table)
+            if definition is None or not rules.keeps(definition.db, definition.name):
+                continue
+            filters += [
+                ChangeFilter(definition.db, definition.name, op, since, until, choices)
+                for op, choices in rules.expressions.build_conditions(definition).items()
+            ]
+    return RowFilter(tuple(filters))

@@ -19,9 +19,9 @@ from binlake.rows.codec.temporal import parse_duration
 from binlake.rows.codec.values import show_member_text
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
-from binlake.rules import documents as doc
+from binlake.rules import comparing as doc
 from binlake.rules import evaluate as ev
-from binlake.rules.collations import has_order, look_up_weigher, resolve_collation
+from binlake.rules.comparing import has_order, look_up_weigher, resolve_collation
 
 Kind = Literal[
     "int",

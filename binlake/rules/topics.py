@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from binlake.errors import ConfigError
-from binlake.rules.tablefilter import TableMatcher
+from binlake.rules.tables import TableMatcher
 
 MOST_TOPIC_CHARACTERS = 249
 """Kafka's limit for the length of a topic's name."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from binlake.config.model import Replication
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
 from binlake.mysqlbinlog.dumpfolder import DumpFolder, read_dump_folder, read_dump_position
 from binlake.rules import Rules

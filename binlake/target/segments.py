@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from binlake.base.sql import Dialect
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions
 from binlake.dialect.replacement import empties_table, find_replaced_names
 from binlake.errors import Permanent

@@ -25,7 +25,7 @@ import structlog
 from pyspark.sql import SparkSession
 
 from binlake.config import Replication
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import BinlakeError, ConfigError, IncompleteWindow
 from binlake.rows.codec.latin1 import InvalidText
 from binlake.rules import Rules

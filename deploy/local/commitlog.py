@@ -11,7 +11,7 @@ from binlake.rows.codec.secondwrites import may_be_twice
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rules import Rules
 from binlake.testkit.captures.capture import Capture
-from binlake.testkit.replay.outcomes import Outcomes
+from binlake.testkit.replay.recorded import Outcomes
 from binlake.wire import binlog_pb2 as pb
 
 RULES = Rules()

@@ -13,8 +13,8 @@ from functools import partial
 
 from binlake.base.sql import Dialect
 from binlake.changes.net import NetChange, RowEvent, compute_net_changes
-from binlake.changes.net.event import Row
-from binlake.config.target import TargetSection
+from binlake.changes.net.net import Row
+from binlake.config.servers import TargetSection
 from binlake.ddl.ddls import build_window_schemas, plan_ddls
 from binlake.ddl.definitions import (
     LandedDdl,

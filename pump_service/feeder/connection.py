@@ -17,11 +17,11 @@ from binlake.errors import LostRange, SourceUnavailable
 from binlake.mysqlbinlog.events.query import Xid
 from binlake.mysqlbinlog.events.transactions import GtidOrigin, TransactionReader
 from binlake.mysqlbinlog.model import BinlogPosition, Flavor, RowsEvent, SourceTransaction
-from binlake.pump_service.feeder.dump import Dump, DumpRequest
-from binlake.pump_service.feeder.logerrors import build_dump_error
+from binlake.pump_service.feeder.dump import Dump, DumpRequest, LogStart, find_start, read_identity
 from binlake.pump_service.feeder.server import (
     Address,
     Link,
+    build_dump_error,
     connect,
     derive_flavor,
     format_address,
@@ -30,7 +30,6 @@ from binlake.pump_service.feeder.server import (
     read_logs_cascades,
 )
 from binlake.pump_service.feeder.settings import SourceFile
-from binlake.pump_service.feeder.startposition import LogStart, find_start, read_identity
 
 log = structlog.get_logger()
 

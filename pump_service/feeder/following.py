@@ -36,9 +36,15 @@ from binlake.mysqlbinlog.definitions.writer import (
     create_text,
 )
 from binlake.mysqlbinlog.model import LoggedSession
-from binlake.pump_service.feeder.exchanging import exchange_partition, is_exchange
-from binlake.pump_service.feeder.leftout import SPECS_AT, is_left_out, refuse_copied_definition, refuse_leaving
 from binlake.pump_service.feeder.tracker import SourceTracker
+from binlake.pump_service.feeder.unloggedrows import (
+    SPECS_AT,
+    exchange_partition,
+    is_exchange,
+    is_left_out,
+    refuse_copied_definition,
+    refuse_leaving,
+)
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema.forms import Json, fold_name, fold_pair
 from binlake.rows.schema.job import read_zone

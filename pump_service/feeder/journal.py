@@ -24,8 +24,7 @@ from typing import Any
 from binlake.base.localfiles import FileLock
 from binlake.errors import Permanent, SharedFailure
 from binlake.mysqlbinlog.model import BinlogPosition
-from binlake.pump_service.feeder.journaltables import TABLES, delete_load, put_load_tables
-from binlake.pump_service.feeder.openbatches import OpenBatches
+from binlake.pump_service.feeder.journalfiles import TABLES, OpenBatches, delete_load, put_load_tables
 
 Json = dict[str, Any]
 

@@ -17,9 +17,9 @@ from pydantic import Field, ValidationError, model_validator
 from binlake.base.sections import BlockAllowList, HostText, NameList, Section, SecuritySection, SqlSecurity
 from binlake.base.sql import Dialect
 from binlake.base.tomlfile import build_readable_error, read_toml
+from binlake.config.command import render_model
 from binlake.config.load import resolve_server
 from binlake.config.problems import find_plain_password
-from binlake.config.reference import render_model
 from binlake.errors import ConfigError
 from binlake.mysqlbinlog.charsets import InvalidText
 from binlake.rpc import Tls

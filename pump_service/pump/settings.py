@@ -207,7 +207,7 @@ _SECTION_FLAGS = {
 def render_settings() -> str:
     """The configuration reference of the pump."""
     # It uses the page of the replications' model, which a serving pump does not need, so it is imported here.
-    from binlake.config.reference import render_model
+    from binlake.config.command import render_model
 
     return render_model(_HEAD, PumpFile)
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from binlake.base import rowhash
-from binlake.cluster.holding import OFFLINE
-from binlake.cluster.source.gchold import hold_gc
+from binlake.cluster.node import OFFLINE
+from binlake.cluster.source.regions import hold_gc
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.feed.state import list_begins
 from binlake.lake.baseload import BaseLoad, BaseTable, LoadedRange

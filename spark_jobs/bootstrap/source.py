@@ -18,7 +18,7 @@ from binlake.base.sections import SqlSecurity
 from binlake.base.sqllink import SqlLink, build_tls_arguments
 from binlake.cluster.source import TidbSource
 from binlake.config.model import Replication
-from binlake.config.source import SourceSql
+from binlake.config.servers import SourceSql
 from binlake.errors import BinlakeError, ConfigError, LostRange, SourceRefused, SourceUnavailable, Transient
 from binlake.mysqlbinlog.definitions.descriptions import is_user_database
 from binlake.mysqlbinlog.tablerows.link import Link, Name, ask

@@ -26,7 +26,7 @@ from binlake.base.commandline import add_output
 from binlake.base.lakecolumns import OfSegment, Statement
 from binlake.base.terminal import show_progress
 from binlake.config import Replication, load_replication
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, ImmutableWindow
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.opentable import load_table, open_dataset, open_table

@@ -14,7 +14,7 @@ from binlake.config.feed import FeedSection
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
 from binlake.extras.changefeed.section import build_section, dump_section_keys
-from binlake.feed.schemaorder import SchemaOrder
+from binlake.feed.schemaids import SchemaOrder
 from binlake.feed.sink import forget_position
 from binlake.feed.state import read_state, record_removal
 from binlake.lake.opentable import delete_table

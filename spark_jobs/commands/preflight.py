@@ -29,7 +29,7 @@ from binlake.base.reachability import require_spark
 from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.config.model import Replication
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.feed.checks import FeedReport, check_tables, find_connection_problems, read_landed_tables
 from binlake.health.checks import Check, DoctorLine, Patient, explain_error, judge

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from binlake.base.commandline import add_output
 from binlake.config import Replication, load_replication
-from binlake.config.target import RelaySection
+from binlake.config.servers import RelaySection
 from binlake.errors import CheckpointConflict, ConfigError, LostRange
 from binlake.lake.paths import LakePaths
 from binlake.spark_jobs.job.commandline import add_job, add_where, run_and_report

@@ -17,7 +17,7 @@ import structlog
 from binlake.audit.audit import Audit
 from binlake.base.commandline import add_output
 from binlake.config import Replication, load_replication
-from binlake.config.target import RelaySection
+from binlake.config.servers import RelaySection
 from binlake.errors import CheckpointConflict, ConfigError, LostRange
 from binlake.extras.reparo.command import open_data
 from binlake.extras.reparo.restore import restore as replay_files

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from binlake.base.commandline import Exit, add_output
 from binlake.config import Replication, load_replication
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.ddl.targets import Naming
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.lake.paths import LakePaths

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from binlake.base.process import CpuShare
 from binlake.base.spans import NO_SPAN, Span
-from binlake.cluster.holding import name_consumer
+from binlake.cluster.node import name_consumer
 from binlake.config import Replication
 from binlake.lake.access import is_remote
 from binlake.lake.lock import hold_lake_lock

@@ -34,8 +34,8 @@ from binlake.rows.codec.largerows import LargeBinlog, list_mutations, read_field
 from binlake.rows.codec.splits import MOST_BYTES
 from binlake.rows.schema import SchemaState, WindowSchemas
 from binlake.rules import Rules
-from binlake.rules.rowfilter import RowFilter
-from binlake.rules.windowrows import build_row_filter
+from binlake.rules.expressions import RowFilter
+from binlake.rules.rules import build_row_filter
 from binlake.spark_jobs.engine.engine import Keeper
 from binlake.spark_jobs.engine.rows import HeldRows, Rows, list_written_rows
 from binlake.wire import binlog_pb2 as pb

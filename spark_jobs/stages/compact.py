@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from binlake.base import rowhash
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import (
     Cell,
     LandedDdl,

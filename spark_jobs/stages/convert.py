@@ -15,7 +15,7 @@ from dataclasses import astuple, replace
 import structlog
 
 from binlake.base import rowhash
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, ImmutableWindow, TargetRefused
 from binlake.lake.opentable import open_known
 from binlake.lake.tables import CHANGE, STATEMENT

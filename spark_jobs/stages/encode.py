@@ -16,23 +16,23 @@ import pyarrow.dataset as ds
 from binlake.base import rowhash
 from binlake.base.lakecolumns import Message, Mutation
 from binlake.config.feed import FeedSection
-from binlake.config.storage import BINLOG_FILES
+from binlake.config.sinkuri import BINLOG_FILES
 from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions
-from binlake.feed.events import count_unsent, encode_ddls, encode_watermarks
-from binlake.feed.files.versions import TableVersion
+from binlake.feed.files.layout import TableVersion
 from binlake.feed.formats import DELETE, INSERT, UPDATE
 from binlake.feed.manifest import EncodeManifest
-from binlake.feed.messages import MessageEncoder
+from binlake.feed.messages import MessageEncoder, count_unsent, encode_ddls, encode_watermarks
 from binlake.feed.protocols import format_of
 from binlake.feed.state import (
     FeedState,
     build_begin,
     find_begin,
     find_greatest_hi_of_feed,
+    list_waiting_windows,
+    matches_section,
     read_state,
     require_in_lake,
 )
-from binlake.feed.waiting import list_waiting_windows, matches_section
 from binlake.lake.ddls import find_last_ddls
 from binlake.lake.mutations import find_touched_tables
 from binlake.lake.opentable import open_dataset, open_known

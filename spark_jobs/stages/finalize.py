@@ -14,7 +14,7 @@ import structlog
 from deltalake.exceptions import DeltaError
 from pyarrow.lib import ArrowException
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.ddl.targets import Naming
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
 from binlake.lake.damage import describe_storage_text

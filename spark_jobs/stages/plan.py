@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from binlake import tso
-from binlake.cluster.holding import RESTING
+from binlake.cluster.node import RESTING
 from binlake.cluster.placement import NodeRegistry
 from binlake.errors import CheckpointConflict, ConfigError, IncompleteWindow
 from binlake.lake.baseload import BaseTable

@@ -17,23 +17,20 @@ from binlake.base.lakecolumns import Message
 from binlake.config.feed import FeedSection
 from binlake.feed.files.binlogs import BinlogPublisher
 from binlake.feed.files.publisher import FilePublisher
-from binlake.feed.manifest import EncodeManifest
-from binlake.feed.ownposition import (
+from binlake.feed.manifest import ChangePosition, EncodeManifest
+from binlake.feed.registry import SchemaRefused
+from binlake.feed.schemaids import MayRegister, SchemaIds
+from binlake.feed.sealed import SentCounts, find_last_position, read_sealed, split_changes
+from binlake.feed.sink import (
+    FeedSink,
     build_file_publisher,
     build_start,
     end_of,
     leaves_position,
+    open_sink,
     require_own_position,
 )
-from binlake.feed.position import ChangePosition
-from binlake.feed.registry import SchemaRefused
-from binlake.feed.schemaids import SchemaIds
-from binlake.feed.schemaorder import MayRegister
-from binlake.feed.sealed import find_last_position, read_sealed, split_changes
-from binlake.feed.sent import SentCounts
-from binlake.feed.sink import FeedSink, open_sink
-from binlake.feed.state import FeedState, read_state, record_finish
-from binlake.feed.waiting import list_windows_to_publish
+from binlake.feed.state import FeedState, list_windows_to_publish, read_state, record_finish
 from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent

@@ -20,7 +20,7 @@ from binlake.base.lakecolumns import Change, Mutation
 from binlake.base.sql import Dialect
 from binlake.changes.net import RowEvent
 from binlake.changes.ordered import ChangeKeys, OrderedChange, OrderedPlan, PlanOptions, RowForms
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import SegmentTable, require_definition
 from binlake.errors import ConfigError
 from binlake.lake.mutations import find_touched_tables

@@ -22,7 +22,7 @@ from binlake.lake.parts import TablePart, write_parts
 from binlake.lake.tables import MESSAGE, build_message_table
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.forms import fold_pair
-from binlake.rules.tablefilter import TableMatcher
+from binlake.rules.tables import TableMatcher
 from binlake.spark_jobs.engine.exchange import OrderedRows
 
 COLUMNS = (

@@ -20,7 +20,6 @@ from binlake.base import rowhash
 from binlake.base.arrowcolumns import number_values
 from binlake.base.lakecolumns import Change
 from binlake.base.rowhash import Fold, hash_rows
-from binlake.changes.net.arrivals import ARRIVALS, STEPS, History, derive_key_steps, find_arrivals, number_histories
 from binlake.changes.net.columns import combine_into_batch, compute_net_of_runs
 from binlake.changes.net.events import (
     COLUMNS,
@@ -30,7 +29,17 @@ from binlake.changes.net.events import (
     read_key_events,
     split_rows_by_key_form,
 )
-from binlake.changes.net.moves import MOVES, find_moves, find_origins
+from binlake.changes.net.origins import (
+    ARRIVALS,
+    MOVES,
+    STEPS,
+    History,
+    derive_key_steps,
+    find_arrivals,
+    find_moves,
+    find_origins,
+    number_histories,
+)
 from binlake.changes.net.runs import FIELDS, reduce_runs, runs_from_table, runs_to_table, start_runs
 from binlake.ddl.definitions import Cell, SegmentTable
 from binlake.lake.parts import TablePart, write_parts

@@ -18,7 +18,7 @@ import structlog
 
 from binlake.base import rowhash
 from binlake.base.rowhash import Fold
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import SegmentTable, build_cell, require_definition
 from binlake.errors import BinlakeError, ImmutableWindow
 from binlake.lake.parts import TablePart, write_parts

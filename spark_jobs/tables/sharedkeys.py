@@ -17,8 +17,8 @@ import pyarrow as pa
 import structlog
 
 from binlake.base.redaction import redact_key
-from binlake.changes.net.arrivals import History
-from binlake.config.target import TargetSection
+from binlake.changes.net.origins import History
+from binlake.config.servers import TargetSection
 from binlake.ddl.shardlocks import Hold
 from binlake.errors import SchemaError
 from binlake.lake.sharedtargets import KeyOwner, find_key_owners, read_locks

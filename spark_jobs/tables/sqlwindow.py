@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import structlog
 
 from binlake.base import rowhash
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import Shapes, TableShape
 from binlake.errors import CheckpointConflict, CheckpointMoved, DamagedManifest, ImmutableWindow, LostRange
 from binlake.lake.targetevents import record_moves

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from binlake.base.lakecolumns import Statement
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import SegmentTable
 from binlake.lake.mutations import read_touched_tables
 from binlake.lake.opentable import load_table, open_dataset

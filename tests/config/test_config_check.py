@@ -16,7 +16,7 @@ from binlake.cli import run
 from binlake.config.load import check_replication, load_replication
 from binlake.config.model import Replication
 from binlake.config.problems import find_notifier_problems, find_problems
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import ConfigError
 
 TS = "470583292723200001"

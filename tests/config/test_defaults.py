@@ -8,8 +8,8 @@ import pytest
 from support.replication_files import write_replication
 
 from binlake.config import load_replication
-from binlake.config.defaults import lay_over
-from binlake.config.folder import find_replication, find_replications
+from binlake.config.load import find_replication, find_replications
+from binlake.config.sidefiles import lay_over
 from binlake.errors import ConfigError
 
 

@@ -13,8 +13,8 @@ from binlake.base.tomlfile import to_toml
 from binlake.cli import run
 from binlake.config import load_replication
 from binlake.config.feed import FeedSection
-from binlake.config.feedfiles import build_feed_path, write_feed_file
 from binlake.config.load import check_replication
+from binlake.config.sidefiles import build_feed_path, write_feed_file
 from binlake.errors import ConfigError
 
 URI = "kafka://127.0.0.1:9092/t?protocol=avro&sasl-mechanism=plain&sasl-user=u&sasl-password=geheim"

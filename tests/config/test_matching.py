@@ -17,8 +17,7 @@ from binlake.config.model import Replication
 from binlake.errors import SourceUnavailable
 from binlake.pump_service.statusport import StatusJobs, StatusServer
 from binlake.testkit.captures.capture import Capture
-from binlake.testkit.replay.outcomes import Outcomes
-from binlake.testkit.replay.recorded import RecordedMvcc
+from binlake.testkit.replay.recorded import Outcomes, RecordedMvcc
 
 TABLES = [("shop_1", "orders"), ("shop_1", "log_a"), ("Shop_2", "orders"), ("test", "order_items"), ("test", "tmp_x")]
 KAFKA = "kafka://127.0.0.1:9092/t?protocol=canal-json"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from binlake.config import folder as folders
+from binlake.config import load as folders
 
 TEXT = 'name = "{}"\n[lake]\npath = "/lake"\n'
 

@@ -12,7 +12,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.definitions._internal.dag_parsing_context import _airflow_parsing_context_manager
 from support.replication_files import write_replication
 
-from binlake.config import defaults, load
+from binlake.config import load, sidefiles
 from binlake_airflow.dags.dagparts import KINDS
 from binlake_airflow.dags.factory import build_all
 
@@ -37,7 +37,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         found[path.name] += 1
         return read(path)
 
-    for module in (load, defaults):
+    for module in (load, sidefiles):
         monkeypatch.setattr(module, "read_toml", count)
     return found
 

@@ -18,7 +18,7 @@ from binlake.ddl.targets import Naming, TargetTables
 from binlake.errors import SchemaError
 from binlake.rows.schema import Action, SchemaState
 from binlake.rows.schema import mysqltypes as t
-from binlake.testkit.workload.definitions import Col, build_column_json
+from binlake.testkit.workload.spec import Col, build_column_json
 
 OPTIMISTIC = {"routes": [SHARDS], "shard_mode": "optimistic"}
 

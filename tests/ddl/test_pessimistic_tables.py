@@ -18,7 +18,7 @@ from binlake.ddl.targets import Naming
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import Action, SchemaState
 from binlake.rows.schema import mysqltypes as t
-from binlake.testkit.workload.definitions import Col
+from binlake.testkit.workload.spec import Col
 
 PLAIN, WIDE = [integer("id"), text("name")], [integer("id"), text("name"), integer("n", default="5")]
 ADD_N = "ALTER TABLE `all`.`t` ADD COLUMN `n` INT(11) DEFAULT '5'"

@@ -16,7 +16,7 @@ from test_optimistic import alter
 
 from binlake.errors import SchemaError
 from binlake.rows.schema import mysqltypes as t
-from binlake.testkit.workload.definitions import Col
+from binlake.testkit.workload.spec import Col
 
 CONFLICT = "conflict"
 

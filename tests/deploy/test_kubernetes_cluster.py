@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from binlake.config.folder import find_replications
+from binlake.config.load import find_replications
 from binlake.pump_service.feeder.settings import read_settings
 
 # kubectl is in no package that every machine can install.

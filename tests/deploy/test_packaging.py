@@ -16,7 +16,7 @@ import pytest
 from binlake import cli
 from binlake.base import installation, sql
 from binlake.base.localfiles import describe_os_error
-from binlake.config import folder, load_replication
+from binlake.config import load, load_replication
 from binlake.config.load import check_replication
 from binlake.pump_service.feeder.settings import read_settings
 from binlake_airflow.command import find_dag_files
@@ -222,11 +222,11 @@ def test_dag_files_and_sql_are_found_in_a_checkout() -> None:
 def test_installed_package_has_its_replications_beside_airflows_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv(folder.FOLDER_ENV, raising=False)
+    monkeypatch.delenv(load.FOLDER_ENV, raising=False)
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "af"))
-    assert folder.find_replications_folder() == ROOT / "replications"
-    monkeypatch.setattr(folder, "_REPOSITORY", tmp_path)
-    assert folder.find_replications_folder() == tmp_path / "af" / "replications"
+    assert load.find_replications_folder() == ROOT / "replications"
+    monkeypatch.setattr(load, "_REPOSITORY", tmp_path)
+    assert load.find_replications_folder() == tmp_path / "af" / "replications"
 
 
 def test_version_shows_binlake_first(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from binlake.base.sql import Dialect
 from binlake.dialect import DdlText, KnownNames, map_ddl, standardize_text, tokenize_restored
 from binlake.dialect.tokens import TokenKind
 from binlake.errors import SchemaError, TargetRefused
-from binlake.mirror.effects import derive_effects
+from binlake.mirror.plan import derive_effects
 from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.state import DdlSide

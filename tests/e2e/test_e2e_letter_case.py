@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.mariadb import MariaDb
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.target import TargetSession
 from binlake.testkit.captures.capture import Capture
 from deploy.local.commitlog import read_log

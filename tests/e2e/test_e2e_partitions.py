@@ -12,7 +12,7 @@ from support.feedload import run_windows
 from support.mariadb import MariaDb, execute
 
 from binlake.lake.paths import LakePaths
-from binlake.mirror.effects import PARTITIONS
+from binlake.mirror.plan import PARTITIONS
 from binlake.repair.lakeside import list_tables_at
 from binlake.repair.repairing import build_settled_target, group_keys_by_table, repair_keys
 from binlake.repair.verify import VerifyOptions, verify

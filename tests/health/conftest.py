@@ -13,7 +13,7 @@ from support.replication_files import write_replication
 
 from binlake import tso
 from binlake.config import load_replication
-from binlake.config.folder import FOLDER_ENV
+from binlake.config.load import FOLDER_ENV
 from binlake.errors import TargetUnavailable
 from binlake.lake.failures import record_failure
 from binlake.lake.paths import LakePaths

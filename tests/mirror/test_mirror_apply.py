@@ -15,7 +15,7 @@ from support.tidb_json import INT_PK, column, index, table_def, table_info
 from binlake.ddl.definitions import EVENTS, SYNC_DDL, LandedDdl, Segments, SegmentTable, WindowDefinitions
 from binlake.lake.paths import LakePaths
 from binlake.mirror import ComponentPlan, MirrorState, apply_component, plan_mirrors
-from binlake.mirror.effects import PARTITIONS, derive_effects
+from binlake.mirror.plan import PARTITIONS, derive_effects
 from binlake.mirror.replica import Replica
 from binlake.mirror.rows import read_mirror_texts
 from binlake.mirror.versions import IN_PART

@@ -20,8 +20,8 @@ from binlake.compare import build_canonical_converter, decode_captured_value
 from binlake.ddl.ddls import build_window_schemas, plan_ddls
 from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions, derive_key_defaults
 from binlake.errors import SchemaError
-from binlake.mirror.effects import MirrorEffect, derive_effects
-from binlake.mirror.partitions import RemovedPartitions
+from binlake.mirror.apply import RemovedPartitions
+from binlake.mirror.plan import MirrorEffect, derive_effects
 from binlake.mirror.rows import Reshaper, build_typed_rows, read_mirror_texts
 from binlake.rows.codec.values import show_member_text
 from binlake.rows.schema import SchemaState, TableDef

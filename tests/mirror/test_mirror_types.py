@@ -15,8 +15,7 @@ from support.tabledefs import col, primary, table
 from support.tidb_json import INT_PK, column, table_def, table_info
 
 from binlake.lake.columntypes import choose_arrow_type, format_texts, parse_texts
-from binlake.mirror.recast import recast
-from binlake.mirror.rows import Reshaper, build_image_rows, build_typed_rows, read_mirror_texts
+from binlake.mirror.rows import Reshaper, build_image_rows, build_typed_rows, read_mirror_texts, recast
 from binlake.rows.codec.casts import CastMoment
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t

@@ -28,7 +28,7 @@ from support.mariadb import execute
 from binlake.base import sql
 from binlake.base.sections import RouteRule
 from binlake.config import Replication
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import BinlakeError, Fenced, Permanent, TargetBusy, TargetRefused, TargetUnavailable
 from binlake.rules import Rules
 from binlake.rules.routes import Routes

@@ -11,7 +11,7 @@ from ddltypes import TIMESTAMP, TIMESTAMP6, Type
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import build_index_json, build_name_json, build_table_json
-from binlake.testkit.workload.definitions import Col, build_column_json
+from binlake.testkit.workload.spec import Col, build_column_json
 
 Stored = dict[int, str | None]
 """Column id -> canonical text."""

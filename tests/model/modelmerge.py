@@ -32,7 +32,7 @@ from binlake.rows.codec import MutationBatch
 from binlake.rows.schema import Action
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules import Rules
-from binlake.testkit.workload.definitions import Col, build_column_json
+from binlake.testkit.workload.spec import Col, build_column_json
 
 TABLES = (("s1", "t_1"), ("s2", "t_2"), ("s3", "t_3"))
 DB, TABLE = "xs", "t"

@@ -26,7 +26,7 @@ from simulator.faults.kinds import Kind
 from support.mariadb import MariaDb
 
 from binlake.base.sql import LATER, TABLES, Dialect
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import (
     CheckpointConflict,
     Drift,

@@ -12,7 +12,7 @@ from binlake.dialect.collations import MARIADB_COLLATIONS
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import build_index_json, build_table_json
-from binlake.testkit.workload.definitions import Col, build_column_json
+from binlake.testkit.workload.spec import Col, build_column_json
 
 DB, SRC = "app", "src"
 Row = dict[str, str | None]

@@ -17,7 +17,7 @@ from modelshards import failures_of, replay_line, simplest
 from simulator.faults.kinds import Kind
 
 from binlake.changes.net import RowEvent
-from binlake.changes.ordered import causality, forms
+from binlake.changes.ordered import forms, rounds
 from binlake.errors import BinlakeError
 from binlake.statements import Phase
 from binlake.statements.batch import UNCHECKED
@@ -125,8 +125,8 @@ def always_consistent(patch: pytest.MonkeyPatch) -> None:
 
 def conflicts_unseen(patch: pytest.MonkeyPatch) -> None:
     """Mode ordered looks only at a change's first key, and waits for nothing."""
-    for strategy in (causality.Causality, causality.FlushAll):
-        patch.setattr(strategy, "add", lambda _, keys: causality.GroupDecision(False, keys[0]))
+    for strategy in (rounds.Causality, rounds.FlushAll):
+        patch.setattr(strategy, "add", lambda _, keys: rounds.GroupDecision(False, keys[0]))
 
 
 def missing_rows_passed_over(patch: pytest.MonkeyPatch) -> None:

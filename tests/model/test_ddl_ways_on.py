@@ -17,7 +17,7 @@ from modelwindow import CLUSTER, NAME, Statements
 from support.mariadb import MariaDb, execute, rows
 from support.windows import target_of
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.ddl.ddls import plan_ddls, require_replacements_used
 from binlake.ddl.definitions import LandedDdl
 from binlake.ddl.injected import add_injections

@@ -32,8 +32,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.pump_service.statusport import StatusServer
 from binlake.testkit.captures.capture import Capture
-from binlake.testkit.replay.outcomes import Outcomes
-from binlake.testkit.replay.recorded import build_status_server
+from binlake.testkit.replay.recorded import Outcomes, build_status_server
 from binlake_airflow.operators.waiting import FreeTrigger
 from deploy.local.ports import free_port
 

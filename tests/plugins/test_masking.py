@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 from support.replication_files import write_replication
 
-from binlake.config.mask import MaskSection
+from binlake.config.airflow import MaskSection
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake_airflow.pages import web

@@ -17,8 +17,7 @@ from binlake.errors import BinlakeError, Permanent, SourceUnavailable
 from binlake.pump_service.monitoring import Probes, find_no_reason
 from binlake.pump_service.pd import PlacementDriver
 from binlake.testkit.captures.capture import Capture
-from binlake.testkit.replay.outcomes import Outcomes
-from binlake.testkit.replay.recorded import build_status_server
+from binlake.testkit.replay.recorded import Outcomes, build_status_server
 
 CAPTURE = Path(__file__).resolve().parents[1] / "captures" / "keys"
 

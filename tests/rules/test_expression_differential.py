@@ -15,7 +15,7 @@ from expression_rows import Grammar, Rows, at_server, draw_rows, fill, ours
 from pymysql.connections import Connection
 from support.mariadb import MariaDb
 
-from binlake.rules.collations import weigh_general_ci
+from binlake.rules.comparing import weigh_general_ci
 from binlake.rules.evaluate import lower, upper
 
 pytestmark = pytest.mark.mariadb

@@ -15,9 +15,8 @@ from binlake.base.sections import ExpressionRule
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.rules.expressions import ExpressionFilter
+from binlake.rules.expressions import ChangeFilter, ExpressionFilter, Half, RowFilter
 from binlake.rules.reader import FORMS, ExpressionReader
-from binlake.rules.rowfilter import ChangeFilter, Half, RowFilter
 from binlake.rules.sql import parse
 from binlake.rules.terms import Unsupported
 

@@ -7,8 +7,7 @@ import pytest
 from binlake.base.sections import BlockAllowList, FilterSection
 from binlake.errors import ConfigError
 from binlake.rules.patterns import compile_drainer_pattern, compile_wildcard
-from binlake.rules.tablefilter import TableMatcher
-from binlake.rules.tables import BlockAllow, TableFilter
+from binlake.rules.tables import BlockAllow, TableFilter, TableMatcher
 
 # regular expression in Go's syntax, names that it matches, names that it does not
 GO = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from binlake.errors import ConfigError
-from binlake.rules.tablefilter import TableMatcher
+from binlake.rules.tables import TableMatcher
 from binlake.rules.topics import Dispatcher, Topics, format_subject, format_topic_name
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from support.tabledefs import col, primary, table
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import LandedDdl
 from binlake.errors import TargetRefused
 from binlake.rows.schema.state import DdlSide

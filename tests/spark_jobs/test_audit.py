@@ -24,9 +24,8 @@ from binlake.cli import run as main
 from binlake.config import Replication
 from binlake.errors import ConfigError, LostRange
 from binlake.feed.sealed import read_sealed
-from binlake.feed.state import FeedState
+from binlake.feed.state import FeedState, list_waiting_windows
 from binlake.feed.upkeep import tidy_feed
-from binlake.feed.waiting import list_waiting_windows
 from binlake.lake.controltables import CONTROL_TABLES
 from binlake.lake.mutations import read_touched_tables
 from binlake.lake.paths import LakePaths

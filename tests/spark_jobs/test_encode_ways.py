@@ -16,7 +16,7 @@ from support.engines import HostileEngine
 from support.workload import Workload, integer, text
 
 from binlake.errors import ConfigError
-from binlake.feed.avro.format import AvroFormat
+from binlake.feed.avro import AvroFormat
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.sealed import read_sealed
 from binlake.feed.state import FeedState

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from binlake.cluster.source import StatusPort, TidbSource
-from binlake.cluster.source.steps import VERSION_KEY, encode_meta_key, encode_step_key, parse_newest_version, parse_step
+from binlake.cluster.source.ddlhistory import (
+    VERSION_KEY,
+    encode_meta_key,
+    encode_step_key,
+    parse_newest_version,
+    parse_step,
+)
 from binlake.errors import IncompleteWindow, SourceUnavailable, WireError
 from binlake.rows.schema import Action, DdlJob, SchemaState
 from binlake.rows.schema.window import compute_running_ts

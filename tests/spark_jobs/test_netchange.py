@@ -15,7 +15,7 @@ from support.examples import seeds
 
 from binlake.changes.net import RowEvent
 from binlake.changes.net.columns import NET
-from binlake.changes.net.moves import find_moves, find_origins
+from binlake.changes.net.origins import find_moves, find_origins
 from binlake.ddl.definitions import Cell
 from binlake.errors import SchemaError
 from binlake.lake.paths import LakePaths

@@ -10,7 +10,7 @@ import pytest
 from support.engines import HostileEngine
 from support.netchanges import WINDOW, changes, definitions
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import SegmentTable
 from binlake.errors import Permanent
 from binlake.lake.paths import LakePaths

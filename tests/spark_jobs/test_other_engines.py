@@ -19,7 +19,7 @@ from binlake.lake.columntypes import TEXT_TYPE, parse_texts
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.spark_jobs.commands.views import ENGINES, render_history_query, render_typed_column
-from binlake.testkit.workload.definitions import Col, build_column_json
+from binlake.testkit.workload.spec import Col, build_column_json
 
 pytestmark = pytest.mark.spark
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operate" / "other-engines.md"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import Segments
 from binlake.errors import CheckpointConflict
 from binlake.lake.paths import LakePaths

@@ -11,7 +11,7 @@ import pytest
 from support.mariadb import MariaDb, execute
 from support.tabledefs import col, primary, table
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.repair.chunks import ChunkPlan, Cuts
 from binlake.repair.serverside import SqlTable
 from binlake.rows.schema import TableDef

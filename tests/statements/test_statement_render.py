@@ -10,7 +10,7 @@ import pytest
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, key, primary, table
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import Permanent, SchemaError
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t

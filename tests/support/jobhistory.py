@@ -7,7 +7,7 @@ from typing import Any
 
 from binlake.rows.schema import Action, DdlJob
 from binlake.rows.schema.forms import build_database_json, build_job_json, build_table_json
-from binlake.testkit.workload.definitions import Col, build_column_json
+from binlake.testkit.workload.spec import Col, build_column_json
 
 TABLES = 500
 

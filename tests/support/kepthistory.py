@@ -10,8 +10,8 @@ from random import Random
 from support.windows import NAME, Window
 
 from binlake.changes.net import RowEvent, compute_net_changes, encode_row_key
-from binlake.changes.net.event import Op
-from binlake.changes.net.moves import trace_origins
+from binlake.changes.net.net import Op
+from binlake.changes.net.origins import trace_origins
 from binlake.rows.schema import TableDef
 from binlake.statements import (
     BatchLimits,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from support.tabledefs import col, key, primary, table
 
 from binlake.changes.net import RowEvent
-from binlake.changes.net.event import Op
+from binlake.changes.net.net import Op
 from binlake.changes.ordered import ChangeKeys, OrderedChange, OrderedPlan, PlanOptions
 from binlake.changes.ordered.forms import RowForms
 from binlake.rows.schema import TableDef

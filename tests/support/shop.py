@@ -15,7 +15,7 @@ from binlake.changes.net import encode_row_key
 from binlake.lake.mutations import RowVersion, read_changes
 from binlake.repair.verify import Verification
 from binlake.rows.schema import mysqltypes as t
-from binlake.testkit.workload.definitions import Col
+from binlake.testkit.workload.spec import Col
 
 HOSTILE = ["it's", 'a "b"', "back\\slash", "line\nend; -- x", "100 %s", "tab\t", "Straße 😀", "`t`", "x\0y", "a"]
 ODD = "odd %s' \"t;"

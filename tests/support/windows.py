@@ -18,7 +18,7 @@ from typing import Literal
 from support.children import start_child
 from support.mariadb import MariaDb
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import TargetUnavailable
 from binlake.statements.batch import (
     UNCHECKED,

@@ -19,7 +19,7 @@ from binlake.rows.codec import MutationBuilder, encode_prewrite_value
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import build_database_json, build_index_json, build_job_json, build_table_json
-from binlake.testkit.workload.definitions import Col, build_column_json, create_sql
+from binlake.testkit.workload.spec import Col, build_column_json, create_sql
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 

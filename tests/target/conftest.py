@@ -13,7 +13,7 @@ from support.children import end_children
 from support.mariadb import MariaDb, execute
 from support.windows import target_of
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 
 pytest_generate_tests, server, empty_server = servers.pytest_generate_tests, servers.server, servers.empty_server
 

@@ -19,7 +19,7 @@ from support.windows import CLUSTER, NAME, Window, apply_in_child, at, signal_me
 
 from binlake.config import Replication
 from binlake.config.model import LakeSection
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, LostRange, Permanent
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog

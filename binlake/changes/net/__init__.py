@@ -1,6 +1,5 @@
 """Net change: the result of a run of row changes for each key, and the proof that its order no longer matters."""
 
-from binlake.changes.net.event import RowEvent, encode_row_key
-from binlake.changes.net.net import NetChange, compute_net_changes
+from binlake.changes.net.net import NetChange, RowEvent, compute_net_changes, encode_row_key
 
 __all__ = ["NetChange", "RowEvent", "compute_net_changes", "encode_row_key"]

@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 
 from binlake.base.arrowcolumns import encode_dictionary
 from binlake.base.lakecolumns import Mutation
-from binlake.changes.net.images import ABSENT, Bools, Images, Ints
-from binlake.changes.net.positions import POSITION, Positions
+from binlake.changes.net.images import ABSENT, POSITION, Bools, Images, Ints, Positions
 from binlake.ddl.definitions import Cell, KeyForm
 from binlake.errors import SchemaError
 from binlake.rows.codec.assemble import format_key_texts

@@ -22,18 +22,60 @@ no order is needed, and there are no false alarms; two contradictions of opposit
 The SQL form for a table with a key: explode each event to (key, position, image) tuples: (old key, position, NULL)
 unless the key stays, and (new key, position, after); then take `max_by(image, position)` by key. `position` must also
 order the tuples of one event: the write comes after the delete.
+
+Undoing a run of row changes is the counterpart, with the same parts of each event: for each key, its row before the
+first change and its row after the last one. For rows without a key, the counts are reversed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from binlake.base.redaction import redact_key
-from binlake.changes.net.event import Row, RowEvent, encode_row_key
 from binlake.errors import SchemaError
 from binlake.rows.schema import RowIdentity
+
+Row = Mapping[str, str | None]
+"""Column name -> canonical text (None = NULL)."""
+
+Op = Literal["insert", "update", "delete"]
+
+
+@dataclass(frozen=True)
+class RowEvent:
+    """One row change. `before` is None for an insert, `after` for a delete; both are full images.
+
+    Events are ordered by (commit_ts, start_ts, seq).
+    """
+
+    commit_ts: int
+    start_ts: int
+    seq: int
+    op: Op
+    before: Row | None
+    after: Row | None
+
+    @property
+    def position(self) -> tuple[int, int, int]:
+        """The position of the event in the total order."""
+        return self.commit_ts, self.start_ts, self.seq
+
+    def require_images(self) -> tuple[Row | None, Row | None]:
+        """(before, after); raises SchemaError if the event does not have exactly the images that its op needs."""
+        needs = {"insert": (False, True), "update": (True, True), "delete": (True, False)}[self.op]
+        if (self.before is not None, self.after is not None) != needs:
+            raise SchemaError(
+                f"a row change of kind {self.op} has the wrong images", where={"commit_ts": self.commit_ts}
+            )
+        return self.before, self.after
+
+
+def encode_row_key(row: Row, columns: Sequence[str]) -> str:
+    """JSON array of the texts of `columns`; unlike joined text, it is different for different keys. Raises KeyError."""
+    return json.dumps([row[name] for name in columns], ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True)
@@ -169,3 +211,33 @@ def _visit(seen: dict[str, _Seen], key: str, event: RowEvent) -> _Seen:
     entry.last = event.commit_ts
     entry.mutations += 1
     return entry
+
+
+@dataclass(frozen=True)
+class Undo:
+    """One key: its row `before` the run and `after` it, None if it had no row.
+
+    Tables without a key: `copies` rows of `before` are restored, or of `after` removed.
+    """
+
+    key: str
+    before: Row | None
+    after: Row | None
+    copies: int = 1
+
+
+def undo_changes(
+    events: Iterable[RowEvent], identity: RowIdentity, filled: Mapping[str, str | None] | None = None
+) -> list[Undo]:
+    """The undo of one table's `events` (in any order), for each key whose row differs before and after them."""
+    if identity.kind == "row":
+        return [
+            Undo(net.key, net.before, net.after, net.copies) for net in compute_net_changes(events, identity, filled)
+        ]
+    first: dict[str, Row | None] = {}
+    last: dict[str, Row | None] = {}
+    for event in sorted((complete_event(event, filled or {}) for event in events), key=lambda event: event.position):
+        for key, before, after in split_by_key(event, identity):
+            first.setdefault(key, before)
+            last[key] = after
+    return [Undo(key, first[key], last[key]) for key in first if first[key] != last[key]]

@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 
 from binlake.base.arrowcolumns import encode_dictionary
 from binlake.changes.net.events import KeyEvents, RowsOfForm
-from binlake.changes.net.images import ABSENT, MAP, Bools, Images, Ints
-from binlake.changes.net.positions import POSITION, Groups, Positions
+from binlake.changes.net.images import ABSENT, MAP, POSITION, Bools, Groups, Images, Ints, Positions
 
 FIELDS: tuple[tuple[str, Any], ...] = (
     ("cell", pa.int32()),

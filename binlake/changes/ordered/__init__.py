@@ -4,11 +4,10 @@
 queues and batches, `forms` and `merger` write the SQL.
 """
 
-from binlake.changes.ordered.causality import Detector, Strategy, build_detector
 from binlake.changes.ordered.forms import OrderedStatement, RowForms
 from binlake.changes.ordered.keys import ChangeKeys, ConflictKey
 from binlake.changes.ordered.merger import Merger, OrderedChange
-from binlake.changes.ordered.rounds import OrderedPlan, PlanOptions
+from binlake.changes.ordered.rounds import Detector, OrderedPlan, PlanOptions, Strategy, build_detector
 
 __all__ = [
     "ChangeKeys",

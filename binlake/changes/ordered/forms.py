@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from binlake.base.sql import Dialect
-from binlake.changes.net.event import Row
+from binlake.changes.net.net import Row
 from binlake.changes.ordered.keys import read_image_text
 from binlake.errors import SchemaError
 from binlake.rows.codec.values import name_error_value

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Literal
 
 from binlake.changes.net import RowEvent
-from binlake.changes.net.event import Row
+from binlake.changes.net.net import Row
 from binlake.changes.ordered.forms import OrderedStatement, RowForms
 from binlake.changes.ordered.keys import UNKNOWN, ConflictKey
 from binlake.errors import Permanent, SchemaError

@@ -6,18 +6,93 @@ Changes of one group of keys go to one queue, in order; the queues of a round ru
 barrier: at a *conflict* (a change links two groups), at a *flush* (the end of a transaction once the round is long),
 and before and after a change with unknown collisions. A round has a `whole_ts`: when the round starts, every
 transaction up to `whole_ts` is applied, so the checkpoint may move there.
+
+Which changes may run in parallel is decided by DM's groups of linked keys (causality.go), or by the drainer's flush on
+any known key (data-migration 6.4; S0-68, S0-69, hazards R-36). DM keeps its keys in generations, because its workers
+continue during a flush. Here a flush is a barrier of the plan, so it removes all earlier keys at once.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
-from binlake.changes.ordered.causality import Detector, GroupDecision, Strategy, build_detector
 from binlake.changes.ordered.merger import Merger, OrderedChange
 from binlake.errors import Permanent
 from binlake.statements.batch import BatchLimits, Phase, StatementBatch, compute_statement_digest
+
+Strategy = Literal["causality", "flush"]
+
+
+@dataclass(frozen=True)
+class GroupDecision:
+    """`flush`: all changes dispatched before must be applied first. `group`: the changes of a group keep their
+    order."""
+
+    flush: bool
+    group: Hashable
+
+
+class Detector(Protocol):
+    """Decides for one change after another, in commit order."""
+
+    def add(self, keys: Sequence[Hashable]) -> GroupDecision:
+        """The decision for a change with `keys` (at least one); from now on these keys are in flight."""
+
+    def clear(self) -> None:
+        """Forget all keys, because all added changes are applied."""
+
+
+class Causality:
+    """DM's rule: keys that occur in one change form a group; a change whose keys are in two groups causes a flush.
+
+    `groups`: key -> the key that represents its group.
+    """
+
+    def __init__(self) -> None:
+        self.groups: dict[Hashable, Hashable] = {}
+
+    def add(self, keys: Sequence[Hashable]) -> GroupDecision:
+        """See Detector."""
+        known = [self.groups[key] for key in keys if key in self.groups]
+        flush = len(set(known)) > 1
+        if flush:
+            self.clear()
+            known = []
+        group = known[-1] if known else keys[0]
+        self.groups.update(dict.fromkeys(keys, group))
+        return GroupDecision(flush, group)
+
+    def clear(self) -> None:
+        """See Detector."""
+        self.groups.clear()
+
+
+class FlushAll:
+    """The drainer's rule: a change that touches any key in flight waits until all earlier changes are applied."""
+
+    def __init__(self) -> None:
+        self.keys: set[Hashable] = set()
+
+    def add(self, keys: Sequence[Hashable]) -> GroupDecision:
+        """See Detector."""
+        flush = not self.keys.isdisjoint(keys)
+        if flush:
+            self.clear()
+        self.keys.update(keys)
+        return GroupDecision(flush, keys[0])
+
+    def clear(self) -> None:
+        """See Detector."""
+        self.keys.clear()
+
+
+def build_detector(strategy: Strategy) -> Detector:
+    """The detector of `target.conflict-strategy`."""
+    return Causality() if strategy == "causality" else FlushAll()
+
 
 ROUND_ROWS = 20_000
 """After this many changes, a round ends with the transaction, and the checkpoint can move (DM flushes every 30 s)."""

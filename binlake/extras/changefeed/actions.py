@@ -1,4 +1,4 @@
-"""Creates, changes and removes feeds: their files, state, messages and positions.
+"""Creates, changes and removes feeds: their files, state, messages and positions, in the replication of their source.
 
 Rule: everything is checked before the first write. A feed's file is written last and removed last, so that a killed
 command can be repeated.
@@ -7,19 +7,20 @@ command can be repeated.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from binlake import tso
 from binlake.cluster.placement import open_placement
 from binlake.config.feed import FeedSection
-from binlake.config.feedfiles import build_feed_path, write_feed_file
+from binlake.config.load import find_replications, find_replications_folder, load_replication
 from binlake.config.model import Replication
-from binlake.config.storage import list_storage_warnings
+from binlake.config.sidefiles import build_feed_path, write_feed_file
+from binlake.config.sinkuri import list_storage_warnings
 from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable
-from binlake.extras.changefeed.replicationfile import LoadedReplication
 from binlake.extras.changefeed.section import build_section, dump_section_keys
 from binlake.feed.checks import FeedReport, check_tables, read_landed_tables, require_servers_answer
-from binlake.feed.ownposition import adopt_position
-from binlake.feed.sink import forget_position
+from binlake.feed.sink import adopt_position, forget_position
 from binlake.feed.state import read_progress, read_state, record_pause, record_removal, record_resume, require_in_lake
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.opentable import delete_table
@@ -27,6 +28,54 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.tables import build_message_table
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import name_feed_lock
+
+_PD_PORT = 2379
+
+
+class LoadedReplication(NamedTuple):
+    """A replication and its file."""
+
+    file: Path
+    replication: Replication
+
+
+def find_replication_file(pd: str, file: str) -> LoadedReplication:
+    """The replication of `--replication FILE` or of `--pd URLS`; without both, the only one in the folder.
+
+    Raises ConfigError unless exactly one matches.
+    """
+    if file:
+        chosen = LoadedReplication(Path(file), load_replication(file, secrets=False))
+        if pd and not _shares_pd(pd, chosen.replication):
+            raise ConfigError(
+                "the replication has another PD", where={"pd": pd, "replication": chosen.replication.name,
+                "pd-urls": ",".join(chosen.replication.source.pd_urls)}, hint="omit --pd",
+            )  # fmt: skip
+        return chosen
+    folder = find_replications()
+    matching = [LoadedReplication(*item) for item in folder.good.items() if not pd or _shares_pd(pd, item[1])]
+    if len(matching) == 1:
+        return matching[0]
+    names = ", ".join(chosen.replication.name for chosen in matching)
+    broken = f"; not readable: {', '.join(path.name for path in folder.broken)}" if folder.broken else ""
+    raise ConfigError(
+        "several replications have this PD" if matching else "no replication has this PD",
+        where={"pd": pd or "any", "folder": find_replications_folder(), "found": names or "none"},
+        hint=f"give its file: --replication FILE{broken}",
+    )
+
+
+def _shares_pd(pd: str, replication: Replication) -> bool:
+    addresses = {_parse_address(url) for url in replication.source.pd_urls}
+    return not addresses.isdisjoint(_parse_address(url) for url in pd.split(",") if url.strip())
+
+
+def _parse_address(url: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(url.strip() if "://" in url else f"http://{url.strip()}")
+        return (parts.hostname or "").lower(), parts.port or _PD_PORT
+    except ValueError as error:
+        raise ConfigError(f"--pd is not an address: {error}", hint="http://127.0.0.1:2379") from None
 
 
 def open_window_log(replication: Replication) -> WindowLog:

@@ -13,12 +13,12 @@ from binlake import tso
 from binlake.base.commandline import add_output, read_moment
 from binlake.base.terminal import print_table
 from binlake.config.feed import FeedSection
-from binlake.config.feedfiles import write_feed_file
 from binlake.config.model import Replication
+from binlake.config.sidefiles import write_feed_file
 from binlake.config.sinkuri import mask_credentials, mask_sink_uri
 from binlake.errors import ConfigError, Permanent
 from binlake.extras.changefeed import actions
-from binlake.extras.changefeed.replicationfile import LoadedReplication, find_replication_file
+from binlake.extras.changefeed.actions import LoadedReplication, find_replication_file
 from binlake.extras.changefeed.section import build_section, dump_section_keys
 from binlake.feed.checks import FeedReport
 from binlake.feed.state import FeedProgress, FeedState, read_progress, read_state, record_pause, record_resume

@@ -20,9 +20,8 @@ from binlake.config.model import Replication
 from binlake.config.problems import find_problems
 from binlake.errors import ConfigError
 from binlake.extras.importing.dmtask import Choices, import_task
-from binlake.extras.importing.document import read_toml_entries, read_yaml
+from binlake.extras.importing.document import FATES, ImportOutcome, read_toml_entries, read_yaml
 from binlake.extras.importing.drainer import import_drainer
-from binlake.extras.importing.report import FATES, ImportOutcome
 
 _LAKE = "/var/lib/binlake/lake"
 

@@ -12,16 +12,14 @@ from itertools import permutations
 from typing import Any
 
 from binlake.errors import ConfigError
-from binlake.extras.importing import notes
-from binlake.extras.importing.document import DocumentEntry
-from binlake.extras.importing.report import ImportOutcome, say_notes, set_value
-from binlake.extras.importing.rules import Instance, find_table_lists, take_rules
-from binlake.extras.importing.scope import TEMPLATE, Scope
+from binlake.extras.importing import units
+from binlake.extras.importing.document import DocumentEntry, ImportOutcome, say_notes, set_value
+from binlake.extras.importing.rules import TEMPLATE, Instance, Scope, find_table_lists, take_rules
 from binlake.extras.importing.units import UNIT_KEYS, find_unit, take_syncer, take_validated_sources, take_validator
 
 _SETS = ("routes", "filters", "expression-filter", "block-allow-list", "black-white-list", "column-mappings")
 TASK_KEYS = (
-    *notes.TASK, *_SETS, *(f"{unit}s" for unit in UNIT_KEYS), "name", "task-mode", "shard-mode", "meta-schema",
+    *units.TASK, *_SETS, *(f"{unit}s" for unit in UNIT_KEYS), "name", "task-mode", "shard-mode", "meta-schema",
     "case-sensitive", "target-database", "mysql-instances", "online-ddl",
 )  # fmt: skip
 INSTANCE_KEYS = (
@@ -30,7 +28,7 @@ INSTANCE_KEYS = (
     "loader-config-name", "loader", "loader-thread", "syncer-config-name", "syncer", "syncer-thread",
     "validator-config-name",
 )  # fmt: skip
-SOURCE_KEYS = (*notes.SOURCE, "source-id", "from", "case-sensitive", "filters")
+SOURCE_KEYS = (*units.SOURCE, "source-id", "from", "case-sensitive", "filters")
 _SERVER_KEYS = ("host", "port", "user", "password", "max-allowed-packet", "session", "security")
 _TLS_KEYS = ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn", "ssl-ca-bytes", "ssl-cert-bytes", "ssl-key-bytes",
              "ssl-ca-base64", "ssl-cert-base64", "ssl-key-base64")  # fmt: skip
@@ -94,7 +92,7 @@ def _take_name(outcome: ImportOutcome, entry: DocumentEntry) -> str:
 
 
 def _take_switches(outcome: ImportOutcome, keys: Mapping[str, DocumentEntry]) -> None:
-    say_notes(outcome, keys, notes.TASK)
+    say_notes(outcome, keys, units.TASK)
     if entry := keys.get("column-mappings"):
         raise entry.build_error(
             "column mappings are not supported (nor by DM since 2.0)",
@@ -136,7 +134,7 @@ def _take_target(outcome: ImportOutcome, entry: DocumentEntry) -> None:
             )
     if "password" in keys:
         outcome.take_secret(keys["password"], outcome.replication["target"], "BINLAKE_TARGET_PASSWORD")
-    say_notes(outcome, keys, notes.TARGET)
+    say_notes(outcome, keys, units.TARGET)
     for name, one in _list_tls_files(outcome, keys):
         outcome.take(one, f"target.security.{name}", one.read_text())
 
@@ -254,7 +252,7 @@ def _take_source(
         outcome.say(entry, fate, "names are compared case-insensitively")  # type: ignore[arg-type]
     if entry := keys.get("filters"):
         outcome.say(entry, "taken", "[[filters]]")
-    say_notes(outcome, keys, notes.SOURCE)
+    say_notes(outcome, keys, units.SOURCE)
     _take_start(outcome, task.get("task-mode"), instance, values)
     _take_snapshot(outcome, task, instance, values)
     outcome.feeder["source"].append(values)
@@ -269,7 +267,7 @@ def _take_server(outcome: ImportOutcome, entry: DocumentEntry, instance: Instanc
     if "password" in keys:
         variable = f"BINLAKE_SOURCE_{re.sub(r'[^A-Z0-9]', '_', instance.source.upper())}_PASSWORD"
         outcome.take_secret(keys["password"], values, variable)
-    say_notes(outcome, keys, notes.FROM)
+    say_notes(outcome, keys, units.FROM)
     for name, one in _list_tls_files(outcome, keys):
         set_value(values, f"security.{name}", one.read_text())
         outcome.say(one, "taken", f"source.security.{name} of the feeder")
@@ -334,7 +332,7 @@ def _take_snapshot(
     dump, load = find_unit(task, instance.keys, "mydumper"), find_unit(task, instance.keys, "loader")
     if dump is not None:
         keys = dump.read_table(UNIT_KEYS["mydumper"])
-        say_notes(outcome, keys, notes.MYDUMPERS)
+        say_notes(outcome, keys, units.MYDUMPERS)
         for name, key in (("threads", "threads"), ("rows", "chunk-rows")):
             if name in keys:
                 snapshot[key] = keys[name].read_number()
@@ -343,9 +341,9 @@ def _take_snapshot(
         snapshot["threads"] = thread.read_number()
         outcome.say(thread, "taken", f"source.snapshot.threads = {snapshot['threads']} of the feeder")
     if load is not None:
-        say_notes(outcome, load.read_table(UNIT_KEYS["loader"]), notes.LOADERS)
+        say_notes(outcome, load.read_table(UNIT_KEYS["loader"]), units.LOADERS)
     if thread := instance.keys.get("loader-thread"):
-        outcome.say(thread, *notes.LOADERS["pool-size"])
+        outcome.say(thread, *units.LOADERS["pool-size"])
     lists = find_table_lists(task, instance)
     if lists is not None and lists.read_mapping() and values["start"]["mode"] == "snapshot":
         snapshot["block-allow-list"] = lists.strip_positions()

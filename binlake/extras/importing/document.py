@@ -1,4 +1,4 @@
-"""A YAML or TOML file of DM or the drainer as entries with their position in the file.
+"""A YAML or TOML file of DM or the drainer as entries with their position in the file, and the report about each key.
 
 Rule: a key that is unknown to DM or the drainer is an error that names the most similar key (S4-52).
 """
@@ -9,9 +9,9 @@ import difflib
 import re
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import yaml
 
@@ -19,6 +19,15 @@ from binlake.base.tomlfile import WITH_MARK
 from binlake.errors import ConfigError
 
 _Kind = TypeVar("_Kind")
+_HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?")
+_KEY = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
+Fate = Literal["taken", "differs", "none"]
+FATES: Mapping[Fate, str] = {
+    "taken": "same meaning in Binlake",
+    "differs": "other meaning in Binlake",
+    "none": "no counterpart in Binlake",
+}
+Note = tuple[Fate, str]
 
 
 @dataclass(frozen=True)
@@ -163,10 +172,6 @@ def _convert_value(value: Any, file: str, key: str, lines: Mapping[str, int]) ->
     return DocumentEntry(file, key, line, value)
 
 
-_HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?")
-_KEY = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
-
-
 def _find_key_lines(text: str) -> Mapping[str, int]:
     """By path, the line where a key is first written, which tomllib does not return."""
     lines: dict[str, int] = {}
@@ -178,3 +183,70 @@ def _find_key_lines(text: str) -> Mapping[str, int]:
         elif key := _KEY.match(line):
             lines.setdefault(f"{section}.{key[1]}" if section else key[1], number)
     return lines
+
+
+@dataclass(frozen=True)
+class ImportLine:
+    """One key, and a text about how it was imported."""
+
+    file: str
+    line: int
+    key: str
+    fate: Fate
+    text: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{place}  {self.fate:<7}  {self.key}: {self.text}"
+
+
+@dataclass
+class ImportOutcome:
+    """The values for the replication's and the feeder's file so far, and a line about each key."""
+
+    replication: dict[str, Any] = field(default_factory=dict)
+    feeder: dict[str, Any] = field(default_factory=dict)
+    lines: list[ImportLine] = field(default_factory=list)
+    secrets: list[str] = field(default_factory=list)
+
+    def say(self, entry: DocumentEntry, fate: Fate, text: str) -> None:
+        """Add a line about `entry`; an entry that several instances share gets one line."""
+        line = ImportLine(entry.file, entry.line, entry.key, fate, text)
+        if line not in self.lines:
+            self.lines.append(line)
+
+    def take(self, entry: DocumentEntry, key: str, value: Any) -> None:
+        """Set `key` of the replication, such as `target.worker-count`, to `value`."""
+        set_value(self.replication, key, value)
+        self.say(entry, "taken", f"{key} = {format_value(value)}")
+
+    def take_secret(self, entry: DocumentEntry, values: dict[str, Any], variable: str) -> None:
+        """Set a password to be read from the environment; it is not copied."""
+        if not entry.read_text():
+            self.say(entry, "taken", "empty")
+            return
+        values["password"] = f"env:{variable}"
+        self.secrets.append(variable)
+        self.say(entry, "differs", f"not copied; put the decrypted password into the environment variable {variable}")
+
+
+def set_value(values: dict[str, Any], key: str, value: Any) -> None:
+    """Set the dotted `key` in nested tables."""
+    *sections, last = key.split(".")
+    for name in sections:
+        values = values.setdefault(name, {})
+    values[last] = value
+
+
+def format_value(value: Any) -> str:
+    """A value in TOML's spelling."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def say_notes(outcome: ImportOutcome, entries: Mapping[str, DocumentEntry], notes: Mapping[str, Note]) -> None:
+    """Add a line for each key that only has a remark."""
+    for name, entry in entries.items():
+        if name in notes:
+            outcome.say(entry, *notes[name])

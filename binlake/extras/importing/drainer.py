@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from binlake.config.storage import COMPRESSED
-from binlake.extras.importing.document import DocumentEntry
-from binlake.extras.importing.report import ImportOutcome, Note, say_notes
+from binlake.config.sinkuri import COMPRESSED
+from binlake.extras.importing.document import DocumentEntry, ImportOutcome, Note, say_notes
 
 _NO_SERVER: Note = ("none", "stages are tasks, not a server; Airflow and the registry show metrics and state")
 _NODE: Mapping[str, Note] = {

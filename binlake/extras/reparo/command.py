@@ -24,7 +24,7 @@ from binlake.binlogfile.reading import (
     decode_datum,
     read_items,
 )
-from binlake.config.storage import parse_store_address
+from binlake.config.sinkuri import parse_store_address
 from binlake.extras.reparo.restore import Restored, restore
 from binlake.extras.reparo.settings import ReparoSettings, read_settings
 

@@ -15,16 +15,14 @@ import structlog
 
 from binlake.base.filestore import StoredFiles
 from binlake.base.sql import Dialect
-from binlake.binlogfile.index import BinlogIndex, read_index
+from binlake.binlogfile.folder import BinlogIndex, read_index
 from binlake.binlogfile.reading import Item, read_items
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.dialect.replacement import empties_table
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
-from binlake.extras.reparo.ddl import TargetDdl, add_hint, map_file_ddl
-from binlake.extras.reparo.definitions import ReparoTables
-from binlake.extras.reparo.rows import WindowRows, read_rows
+from binlake.extras.reparo.ddl import ReparoTables, TargetDdl, add_hint, map_file_ddl
 from binlake.extras.reparo.settings import ReparoSettings
-from binlake.extras.reparo.statements import DdlStatements, RowStatements, Task
+from binlake.extras.reparo.statements import DdlStatements, RowStatements, Task, WindowRows, read_rows
 from binlake.extras.reparo.windows import FileWindow, cut_windows
 from binlake.rules import Rules
 from binlake.rules.tables import TableFilter

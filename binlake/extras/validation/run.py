@@ -24,17 +24,19 @@ from binlake.base.redaction import redact_key
 from binlake.changes.net import encode_row_key
 from binlake.config import Replication
 from binlake.errors import BinlakeError, Transient
-from binlake.extras.validation.lakerows import LakeRows, join_lake_rows, read_lake_rows
-from binlake.extras.validation.ledger import LOCK, Against, Status, ValidationEntry, ValidationLedger
-from binlake.extras.validation.proof import Judgement, Proof, RowReading, judge
-from binlake.extras.validation.sources import (
+from binlake.extras.validation.keyedrows import (
+    LakeRows,
     SourceReader,
     SourceRows,
     compute_row_digests,
+    join_lake_rows,
     look_up_digest,
     open_source,
+    read_lake_rows,
     read_rows_by_key,
 )
+from binlake.extras.validation.ledger import LOCK, Against, Status, ValidationEntry, ValidationLedger
+from binlake.extras.validation.proof import Judgement, Proof, RowReading, judge
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.sharedtargets import read_locks

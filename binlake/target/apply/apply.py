@@ -19,7 +19,7 @@ from typing import Protocol
 
 import structlog
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import BinlakeError, CheckpointConflict, ConfigError
 from binlake.statements.batch import INJECTED, REPLACED, Phase
 from binlake.statements.literal import quote_qualified_name

@@ -13,7 +13,7 @@ from typing import Literal
 
 from binlake import tso
 from binlake.config.model import Replication
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, TargetRefused
 from binlake.statements.literal import quote_qualified_name
 from binlake.target.claim.checkpoint import AsideTable, Checkpoint, CheckpointTable, read_aside

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from binlake.base.sql import Dialect
 from binlake.config.model import Replication
-from binlake.config.target import TargetSection, TargetTable
+from binlake.config.servers import TargetSection, TargetTable
 from binlake.ddl.definitions import TableShape
 from binlake.ddl.targets import TargetTables
 from binlake.dialect import derive_bytewise_table, has_target_collation

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import structlog
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import BinlakeError, CheckpointConflict, Fenced, TargetUnavailable
 from binlake.rows.schema.forms import fold_pair
 from binlake.target.claim.checkpoint import AsideTable, Checkpoint, CheckpointTable, is_aside, read_aside, write_aside

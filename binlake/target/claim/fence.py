@@ -19,7 +19,7 @@ from typing import NamedTuple
 import structlog
 
 from binlake.base.process import start_of
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import Fenced, LeaseHeld, TargetRefused
 from binlake.statements.literal import quote_qualified_name
 from binlake.target.session.failures import MISSING, get_error_code

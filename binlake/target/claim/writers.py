@@ -17,7 +17,7 @@ import structlog
 
 from binlake.base import sql
 from binlake.base.sections import LoopbackSection
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import BinlakeError, TargetBusy, TargetUnavailable, UnknownOutcome
 from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.claim.fence import Fence

@@ -13,7 +13,7 @@ from binlake import tso
 from binlake.base.commandline import add_output
 from binlake.config.load import load_replication
 from binlake.config.model import Replication
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.mysqlbinlog.dumpfolder import read_dump_position
 from binlake.target.apply.position import read_open_window, read_tables_aside

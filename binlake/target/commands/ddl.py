@@ -17,10 +17,10 @@ from typing import Any
 import structlog
 
 from binlake.base.commandline import Exit
-from binlake.config.ddlchoices import DdlChoice, build_choice_path, write_choice
 from binlake.config.load import load_replication
 from binlake.config.model import Replication
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
+from binlake.config.sidefiles import DdlChoice, build_choice_path, write_choice
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.lake.ddls import find_statement_kind, read_newest_ddls
 from binlake.lake.paths import LakePaths

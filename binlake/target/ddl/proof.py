@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import structlog
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.dialect.conversions import RESTORES
 from binlake.dialect.replacement import find_altered_table, makes_or_drops_table, put_table_name
 from binlake.dialect.tokens import tokenize

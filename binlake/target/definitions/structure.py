@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from binlake.config.target import TargetSection, TargetTable
+from binlake.config.servers import TargetSection, TargetTable
 from binlake.ddl.definitions import TableShape
 from binlake.rules.patterns import compile_drainer_pattern
 from binlake.target.definitions.forms import ColumnForm, Name, TableForm, keeps_apart

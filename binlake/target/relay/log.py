@@ -16,8 +16,8 @@ import structlog
 
 from binlake.base.filestore import StoreAddress, open_store
 from binlake.config.model import Replication
-from binlake.config.storage import parse_store_address
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
+from binlake.config.sinkuri import parse_store_address
 from binlake.errors import BinlakeError, ConfigError, LostRange
 from binlake.statements.batch import Phase
 from binlake.target.relay.files import BucketStorage, FolderStorage, RelayFile, RelayStorage, raise_transient_on_failure

@@ -22,7 +22,7 @@ from pymysql.constants import CLIENT
 
 from binlake.base.sql import Dialect
 from binlake.base.sqllink import SqlLink, build_tls_arguments, show_bytes_too
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import BinlakeError, TargetRefused, TargetUnavailable, Transient, UnknownOutcome
 from binlake.statements.render import render_lenient
 from binlake.target.session.failures import (

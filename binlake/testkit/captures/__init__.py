@@ -5,7 +5,6 @@ decoders.
 """
 
 from binlake.testkit.captures.capture import read_expected_states
-from binlake.testkit.captures.state import Comparison, compare_state
-from binlake.testkit.captures.target import connect
+from binlake.testkit.captures.state import Comparison, compare_state, connect
 
 __all__ = ["Comparison", "compare_state", "connect", "read_expected_states"]

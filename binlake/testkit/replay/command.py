@@ -25,11 +25,8 @@ from binlake.pump_service.statusport import add_status_port, build_status_tls
 from binlake.pump_service.waits import wait_for_event
 from binlake.testkit.captures.capture import Capture
 from binlake.testkit.replay import replayer
-from binlake.testkit.replay.clock import ReplayClock
-from binlake.testkit.replay.outcomes import Outcomes
-from binlake.testkit.replay.recorded import build_status_server
-from binlake.testkit.replay.replayer import Replayer, ReplayResult
-from binlake.testkit.replay.schedule import ReplaySchedule
+from binlake.testkit.replay.recorded import Outcomes, build_status_server
+from binlake.testkit.replay.replayer import ReplayClock, Replayer, ReplayResult, ReplaySchedule
 
 _EVERY_S = 5.0
 

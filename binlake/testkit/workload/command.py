@@ -22,11 +22,10 @@ from binlake.cluster.pumpclient import ClientOptions, PumpClient
 from binlake.pump_service.monitoring import Probes, find_no_reason
 from binlake.pump_service.statusport import StatusJobs, StatusServer, add_status_port, build_status_tls
 from binlake.pump_service.waits import wait_for_event
-from binlake.testkit.workload.kinds import KINDS
 from binlake.testkit.workload.output import Recording, build_state_lines, write_lines
 from binlake.testkit.workload.runner import Runner
 from binlake.testkit.workload.source import LiveTransactions, SharedClock
-from binlake.testkit.workload.spec import DDL_KINDS, Faults, Spec
+from binlake.testkit.workload.spec import DDL_KINDS, KINDS, Faults, Spec
 
 log = structlog.get_logger()
 

@@ -8,8 +8,8 @@ from random import Random
 from typing import Literal
 
 from binlake.rows.codec import MutationBuilder, encode_prewrite_value
+from binlake.testkit.workload.catalog import Row, WorkloadTable
 from binlake.testkit.workload.spec import Faults, Spec
-from binlake.testkit.workload.tables import Row, WorkloadTable
 
 Fate = Literal["commit", "rollback", "lose_commit", "lose_rollback", "hold", "double"]
 _FATES: tuple[Fate, ...] = ("rollback", "lose_commit", "lose_rollback", "hold", "double")

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from binlake.rows.schema.forms import CHARSET, COLLATE
-from binlake.testkit.workload.definitions import Col
-from binlake.testkit.workload.tables import ID, WorkloadTable, build_row_formatter
+from binlake.testkit.workload.catalog import ID, WorkloadTable, build_row_formatter
+from binlake.testkit.workload.spec import Col
 from binlake.wire import binlog_pb2 as pb
 
 Json = dict[str, Any]

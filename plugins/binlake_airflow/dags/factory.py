@@ -9,7 +9,7 @@ from pathlib import Path
 from airflow.sdk import DAG
 
 from binlake.config import load_replication
-from binlake.config.folder import find_replication_of, find_replications
+from binlake.config.load import find_replication_of, find_replications
 from binlake.errors import ConfigError
 from binlake_airflow.dags.dagparts import ReplicationFile
 from binlake_airflow.dags.sidedags import build_side_dags

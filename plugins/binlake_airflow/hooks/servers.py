@@ -81,7 +81,7 @@ class DatabaseHook(CheckedHook):
         return f"{version} at {session.place}, {tls or 'without TLS'}"
 
     def _open(self, connection: Connection) -> TargetSession:
-        from binlake.config.target import TargetSection
+        from binlake.config.servers import TargetSection
         from binlake.target import TargetSession
 
         return TargetSession(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from binlake.config import Replication, load_replication
-from binlake.config.folder import find_replications
+from binlake.config.load import find_replications
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
 from binlake_airflow.jobs import parse_moment
 from binlake_airflow.operators.command import CommandOperator, Context

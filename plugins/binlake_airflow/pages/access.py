@@ -12,7 +12,7 @@ from airflow.models.dag import DagModel
 from fastapi import HTTPException, Request
 
 from binlake.config import Replication
-from binlake.config import folder as replications
+from binlake.config import load as replications
 from binlake_airflow.telemetry.addresses import read_base_url
 
 if TYPE_CHECKING:

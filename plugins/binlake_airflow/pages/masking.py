@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from binlake.audit.audit import Audit
-from binlake.config.mask import MaskSection
+from binlake.config.airflow import MaskSection
 from binlake.errors import BinlakeError
 from binlake.lake.mutations import Row
 

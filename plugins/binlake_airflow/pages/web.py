@@ -24,7 +24,7 @@ from starlette.middleware.base import RequestResponseEndpoint
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from binlake.config import Replication
-from binlake.config import folder as replications
+from binlake.config import load as replications
 from binlake.errors import BinlakeError, ConfigError, Transient
 from binlake.health.orchestration import SYNC
 from binlake_airflow.actions.fields import InvalidFields

@@ -20,7 +20,7 @@ from openlineage.client.facet_v2 import (
 
 from binlake.base.filestore import StoreAddress
 from binlake.config import Replication
-from binlake.config.storage import parse_store_address
+from binlake.config.sinkuri import parse_store_address
 from binlake.lake.paths import LakePaths
 from binlake.window.lineage import KnownTable, LineageTable
 from binlake_airflow.telemetry import addresses

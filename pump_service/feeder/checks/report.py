@@ -13,8 +13,7 @@ from binlake.base.sql import Dialect
 from binlake.base.terminal import print_table
 from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.definitions.descriptions import SCRATCH_PREFIX
-from binlake.pump_service.feeder.checks.finding import CheckFinding, judge
-from binlake.pump_service.feeder.checks.servers import ServerFacts, check_address, read_facts
+from binlake.pump_service.feeder.checks.servers import CheckFinding, ServerFacts, check_address, judge, read_facts
 from binlake.pump_service.feeder.checks.tables import TableFacts, check_tables, check_together, read_table_facts
 from binlake.pump_service.feeder.server import Address, Link, ask, connect, format_address
 from binlake.pump_service.feeder.settings import FeederFile, SourceFile, TrackerSection

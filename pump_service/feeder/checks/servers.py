@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Literal
 
 import pymysql
 
@@ -13,11 +14,11 @@ from binlake.base.sql import parse_privileges
 from binlake.base.sqllink import LOOPBACK
 from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.model import BinlogPosition, Flavor
-from binlake.pump_service.feeder.checks.finding import CheckFinding, judge
+from binlake.pump_service.feeder.dump import find_start, read_identity
 from binlake.pump_service.feeder.server import Address, Link, ask, connect, derive_flavor, read_variables
 from binlake.pump_service.feeder.settings import SourceFile
-from binlake.pump_service.feeder.startposition import find_start, read_identity
 
+Verdict = Literal["ok", "warn", "fail"]
 _OLDEST = {Flavor.MYSQL: (5, 7), Flavor.MARIADB: (10, 5)}
 _DAY_S = 86_400
 _ENOUGH_DAYS = 2
@@ -26,8 +27,10 @@ _LOG_PRIVILEGES = {
     Flavor.MYSQL: ("REPLICATION SLAVE", "REPLICATION CLIENT"),
     Flavor.MARIADB: ("REPLICATION SLAVE", "BINLOG MONITOR"),
 }
+
 _READ_GRANT = re.compile(r"(GRANT|REVOKE) (?:.*\b)?(?:SELECT|ALL PRIVILEGES)\b(?! \().* ON (.+\.\*) (?:TO|FROM) ")
 """A GRANT or REVOKE of SELECT on whole databases."""
+
 _SYNONYMS = {
     "REPLICATION CLIENT": "BINLOG MONITOR",
     "REPLICATION REPLICA": "REPLICATION SLAVE",
@@ -109,6 +112,21 @@ def check_server(facts: ServerFacts, server_id: int, *, with_snapshot: bool) -> 
     """All checks that need only the facts."""
     findings = [finding for check in _CHECKS for finding in check(facts)]
     return [*findings, *_check_server_id(facts, server_id), *_check_privileges(facts, with_snapshot)]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckFinding:
+    """`fail`: the feeder would stop, or lose or mix up rows; `warn`: worth knowing. `remedy`: "" if ok."""
+
+    check: str
+    verdict: Verdict
+    found: str
+    remedy: str = ""
+
+
+def judge(check: str, is_ok: bool, found: str, remedy: str, otherwise: Verdict = "fail") -> CheckFinding:
+    """The finding of a check: `otherwise` is the verdict unless `is_ok`."""
+    return CheckFinding(check, "ok", found) if is_ok else CheckFinding(check, otherwise, found, remedy)
 
 
 def _check_version(facts: ServerFacts) -> Iterable[CheckFinding]:

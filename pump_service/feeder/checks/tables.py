@@ -13,11 +13,10 @@ from binlake.errors import SchemaError
 from binlake.mysqlbinlog.charsets import build_utf8_writer
 from binlake.mysqlbinlog.definitions.descriptions import SYSTEM_DATABASES, TableDescription
 from binlake.mysqlbinlog.definitions.tables import build_table_info
-from binlake.pump_service.feeder.checks.finding import CheckFinding, judge
-from binlake.pump_service.feeder.collations import REMEDY, list_lacking
+from binlake.pump_service.feeder.checks.servers import CheckFinding, judge
 from binlake.pump_service.feeder.server import Link, ask
 from binlake.pump_service.feeder.settings import SourceFile
-from binlake.pump_service.feeder.snapshot.structures import describe_source
+from binlake.pump_service.feeder.snapshot.structures import COLLATION_REMEDY, describe_source, list_lacking
 
 _SHOWN = 5
 _FAMILIES: tuple[Dialect, ...] = get_args(Dialect)
@@ -86,7 +85,8 @@ def check_tables(
         ),
         judge(
             "collations", not lacking, _shorten_list(lacking) or f"known to {', '.join(families or _FAMILIES)}",
-            REMEDY if families else f"name your targets in `target-families` of feeder.toml; if one lacks it, {REMEDY}",
+            COLLATION_REMEDY if families
+            else f"name your targets in `target-families` of feeder.toml; if one lacks it, {COLLATION_REMEDY}",
             "fail" if families and with_snapshot else "warn",
         ),
         judge(

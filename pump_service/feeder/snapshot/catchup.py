@@ -1,13 +1,15 @@
 """The log between the snapshots of an interrupted load: it brings rows read earlier up to the last snapshot.
 
 The load is committed in this order: the rows of the first snapshot, their changes in the log up to the second
-snapshot, the rows of the second, the changes of both up to the third, and so on (`changefilter`). So at each point in
+snapshot, the rows of the second, the changes of both up to the third, and so on (`readrows`). So at each point in
 between, the committed rows are part of a state that the source had: no key occurs twice, and no window mixes two
-states. A new snapshot is read only when the log was read up to it: then all rows that were read have its position.
+states. A new snapshot is read only when the log was read up to it: then all rows that were read have its position,
+which is compared with transactions of the log and with how far the log has been read (`SnapshotBoundary`).
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -19,6 +21,7 @@ from pymysql import err
 from binlake.dialect.classify import DdlKind, read_name
 from binlake.errors import BinlakeError, Permanent, SourceUnavailable, Transient
 from binlake.mysqlbinlog.definitions.statements import SingleStatement, split_ddl
+from binlake.mysqlbinlog.events.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import (
     BinlogPosition,
     Flavor,
@@ -29,21 +32,22 @@ from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.mysqlbinlog.tablerows.link import Link, Name
 from binlake.pump_service.feeder.catalog import Catalog
 from binlake.pump_service.feeder.connection import open_log
-from binlake.pump_service.feeder.logerrors import build_missing_transactions_error
+from binlake.pump_service.feeder.dump import ServerIdentity, find_start
+from binlake.pump_service.feeder.parts import ReadUpTo
 from binlake.pump_service.feeder.publisher import Outgoing, Stopped
-from binlake.pump_service.feeder.server import read_logs_cascades
+from binlake.pump_service.feeder.server import build_missing_transactions_error, read_logs_cascades
 from binlake.pump_service.feeder.settings import SourceFile
-from binlake.pump_service.feeder.snapshot.boundary import CannotCombineSnapshots, SnapshotBoundary
 from binlake.pump_service.feeder.snapshot.loadstate import SnapshotPosition
+from binlake.pump_service.feeder.snapshot.progress import TableLoad
 from binlake.pump_service.feeder.snapshot.reading import SnapshotChanged
 from binlake.pump_service.feeder.snapshot.readrows import ReadRows
-from binlake.pump_service.feeder.snapshot.tableload import TableLoad
-from binlake.pump_service.feeder.startposition import ServerIdentity, find_start
 from binlake.rows.schema.forms import fold_pair
 
 log = structlog.get_logger()
 
+_GTID = re.compile(r"(?:[0-9a-f-]{36}(?::[a-z_]\w*)?:\d+|\d+-\d+-\d+)(?:/ddl)?")
 _IDLE_S = 0.5
+
 _KEEPS_ROWS = frozenset({DdlKind.CREATE_DATABASE, DdlKind.ALTER_DATABASE, DdlKind.OTHER})
 """DDL that does not change the rows of any table; OTHER: a trigger of an online-DDL tool."""
 
@@ -188,6 +192,48 @@ class CatchUp:
         guard = self._catalog.build_cascade_guard(self._source.name)
         is_needed = guard is not None and self._source.unlogged_cascades != "none" and not read_logs_cascades(link)
         return guard if is_needed else None
+
+
+class CannotCombineSnapshots(Transient):
+    """What was read in several snapshots cannot be combined into one state: the load starts again."""
+
+
+class SnapshotBoundary:
+    """The position of a snapshot, compared with transactions of the log."""
+
+    def __init__(self, flavor: Flavor, position: BinlogPosition) -> None:
+        self._flavor, self._position = flavor, position
+        self._done = parse_gtid_set(flavor, position.gtids) if position.gtids else None
+
+    def contains(self, transaction: SourceTransaction) -> bool:
+        """Whether the snapshot includes `transaction`."""
+        if self._done is None:
+            end = transaction.end
+            return _build_sort_key(end.file, end.offset) <= _build_sort_key(self._position.file, self._position.offset)
+        if not _GTID.fullmatch(transaction.id):
+            raise CannotCombineSnapshots(f"transaction {transaction.id} between two snapshots has no GTID")
+        return self._done.contains(transaction.id.removesuffix("/ddl"))
+
+    def is_at_or_after(self, other: BinlogPosition) -> bool:
+        """Whether this position is at or after `other`, of the same log."""
+        if self._done is not None:
+            return self._done.contains_set(parse_gtid_set(self._flavor, other.gtids))
+        at = _build_sort_key(self._position.file, self._position.offset)
+        return not other.gtids and at >= _build_sort_key(other.file, other.offset)
+
+    def is_reached(self, source_log: ReadUpTo) -> bool:
+        """Whether the log has been read up to here."""
+        at = source_log.position
+        if self._done is not None:
+            return parse_gtid_set(self._flavor, at.gtids).contains_set(self._done)
+        return max(
+            _build_sort_key(at.file, at.offset), _build_sort_key(*source_log.received_position)
+        ) >= _build_sort_key(self._position.file, self._position.offset)
+
+
+def _build_sort_key(file: str, offset: int) -> tuple[int, int]:
+    """The sort key of a position without GTIDs, among positions of one server."""
+    return int(file.rpartition(".")[2] or 0), offset
 
 
 def find_exchanged_table(single: SingleStatement) -> tuple[str, str] | None:

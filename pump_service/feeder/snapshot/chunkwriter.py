@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.pump_service.feeder.journal import Batch
 from binlake.pump_service.feeder.publisher import Outgoing, SourcePublisher, UncommittedBatches
-from binlake.pump_service.feeder.snapshot.described import build_id_prefix
 from binlake.pump_service.feeder.snapshot.loadstate import LoadState
+from binlake.pump_service.feeder.snapshot.opening import build_id_prefix
 from binlake.pump_service.feeder.snapshot.reading import Value
 
 _PREWRITE_BYTES = 4 << 20

@@ -24,29 +24,30 @@ from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
 from binlake.mysqlbinlog.model import BinlogPosition
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.pump_service.feeder.catalog import Catalog
-from binlake.pump_service.feeder.collations import require_target_collations
+from binlake.pump_service.feeder.dump import SERVER_FACT, read_identity
 from binlake.pump_service.feeder.journal import Batch, FeederJournal, ReadPosition
 from binlake.pump_service.feeder.publisher import SourcePublisher, Stopped, UncommittedBatches
-from binlake.pump_service.feeder.server import derive_flavor, read_log_end
+from binlake.pump_service.feeder.server import build_source_error, derive_flavor, read_log_end
 from binlake.pump_service.feeder.settings import SourceFile
-from binlake.pump_service.feeder.snapshot.boundary import CannotCombineSnapshots
-from binlake.pump_service.feeder.snapshot.catchup import CatchUp, check_next_snapshot
+from binlake.pump_service.feeder.snapshot.catchup import CannotCombineSnapshots, CatchUp, check_next_snapshot
 from binlake.pump_service.feeder.snapshot.chunkwriter import ChunkWriter
-from binlake.pump_service.feeder.snapshot.described import build_definitions, build_id_prefix, open_described_snapshot
+from binlake.pump_service.feeder.snapshot.control import Throttle
 from binlake.pump_service.feeder.snapshot.loadstate import (
     LoadState,
     SnapshotPosition,
     build_load_facts,
     read_load_record,
 )
-from binlake.pump_service.feeder.snapshot.oneserver import OneServer
-from binlake.pump_service.feeder.snapshot.opening import open_session
+from binlake.pump_service.feeder.snapshot.opening import (
+    OneServer,
+    build_definitions,
+    build_id_prefix,
+    open_described_snapshot,
+    open_session,
+)
 from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
 from binlake.pump_service.feeder.snapshot.reading import SnapshotChanged, SnapshotReader, SnapshotTable
-from binlake.pump_service.feeder.snapshot.structures import estimate_rows
-from binlake.pump_service.feeder.snapshot.throttle import Throttle
-from binlake.pump_service.feeder.sourceerrors import build_source_error
-from binlake.pump_service.feeder.startposition import SERVER_FACT, read_identity
+from binlake.pump_service.feeder.snapshot.structures import estimate_rows, require_target_collations
 
 log = structlog.get_logger()
 

@@ -29,10 +29,10 @@ from binlake.mysqlbinlog.tablerows.rowblocks import COLUMN_BLOCK_ROWS as BLOCK_R
 from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, ColumnWriter, group_into_blocks
 from binlake.mysqlbinlog.tablerows.rowtexts import select_columns
 from binlake.pump_service.feeder.server import Link, ask
+from binlake.pump_service.feeder.snapshot.control import Throttle
 from binlake.pump_service.feeder.snapshot.opening import SourceSnapshots
 from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
 from binlake.pump_service.feeder.snapshot.structures import count_moves, read_create_text
-from binlake.pump_service.feeder.snapshot.throttle import Throttle
 from binlake.rows.schema import TableDef
 from binlake.statements.literal import quote_qualified_name
 

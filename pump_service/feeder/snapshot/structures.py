@@ -1,17 +1,25 @@
-"""The current definitions of a source's tables as its server describes them, and whether a snapshot can read them."""
+"""The current definitions of a source's tables as its server describes them, and whether their rows can be loaded.
+
+A table is refused before a row of it is read, not after a full load has copied every row into pumps: for an engine
+without snapshots, and for collations for which the servers that the rows go to have none that calls the same texts
+equal, as far as the feeder knows where the rows go (`target-families` in feeder.toml).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from pymysql import err
 from pymysql.constants import ER
 
+from binlake.base.sql import Dialect
+from binlake.dialect import has_target_collation
 from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.definitions.descriptions import (
     SESSION,
     DatabaseDescription,
+    TableDescription,
     describe_all,
     mask_four_byte_characters,
     strip_auto_increment,
@@ -19,13 +27,20 @@ from binlake.mysqlbinlog.definitions.descriptions import (
 )
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.pump_service.feeder.server import Link, ask, ask_by_name, derive_flavor
+from binlake.pump_service.feeder.settings import SourceFile
 from binlake.statements.literal import quote_qualified_name
 
 LOCK_WAIT_S = 10
 """Seconds to wait for a lock on a table: then the load, or the check, says that it waits (the servers' own limits are a
 day and a year)."""
+
 _CONSISTENT = frozenset({"INNODB", "ROCKSDB"})
 """Engines whose tables can be read in a consistent snapshot."""
+
+COLLATION_REMEDY = (
+    "change the collation at the source (for example to utf8mb4_bin), leave the table out (`ignore-tables`, or"
+    " `snapshot.block-allow-list` if no replication has it), or correct `target-families` in feeder.toml"
+)
 
 
 def describe_source(link: Link) -> list[DatabaseDescription]:
@@ -75,3 +90,35 @@ def read_create_text(link: Link, name: Name) -> str | None:
         if error.args[0] in (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR):
             return None
         raise
+
+
+def list_lacking(table: TableDescription, families: Sequence[Dialect]) -> list[str]:
+    """`collation (families that lack it)` for each such collation of `table`, by name."""
+    names = {table.collate, *(column.collate for column in table.columns)}
+    lacking = {
+        name: [family for family in families if not has_target_collation(name, family)] for name in names if name
+    }
+    return [f"{name} ({', '.join(of)})" for name, of in sorted(lacking.items()) if of]
+
+
+def require_target_collations(
+    source: SourceFile, databases: Iterable[DatabaseDescription], families: Sequence[Dialect]
+) -> None:
+    """Raises SourceRefused for a table whose rows would be loaded, and which a server of `families` could not have."""
+    found = list(_find_lacking(source, databases, families))
+    if found:
+        raise SourceRefused(
+            "the load has not begun: targets have no collation that calls the same texts equal",
+            where={"tables": "; ".join(found[:5]), "number_of_tables": len(found)},
+            hint=COLLATION_REMEDY,
+        )
+
+
+def _find_lacking(
+    source: SourceFile, databases: Iterable[DatabaseDescription], families: Sequence[Dialect]
+) -> Iterator[str]:
+    for database in databases:
+        for table in database.tables:
+            names = list_lacking(table, families) if source.snapshot.loads(table.db, table.name) else []
+            if names:
+                yield f"{table.db}.{table.name}: {', '.join(names)}"

@@ -1,7 +1,8 @@
-"""One round of a load beside the log: some ranges of tables, read in one snapshot and prewritten.
+"""One round of a load beside the log: some ranges of tables, read in one snapshot, prewritten and committed.
 
 It is committed when the log has been published up to the snapshot, and not beyond: then its rows are what the source
-has there. So a round is short, and the log waits for it.
+has there. So a round is short, and the log waits for it. What is published, what is recorded of the load, and the
+settings that take effect with it are one durable step.
 """
 
 from __future__ import annotations
@@ -14,29 +15,38 @@ from dataclasses import dataclass, field
 
 from binlake.dialect.classify import read_name
 from binlake.dialect.tokens import Token
-from binlake.errors import SourceRefused, SourceUnavailable
+from binlake.errors import BinlakeError, SharedFailure, SourceRefused, SourceUnavailable
 from binlake.mysqlbinlog.definitions.columntext import create_tokens
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, mask_four_byte_characters
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY
 from binlake.mysqlbinlog.model import BinlogPosition, Flavor
 from binlake.mysqlbinlog.tablerows.link import Link, Name
+from binlake.pump_service.feeder.catalog import Catalog
+from binlake.pump_service.feeder.dump import read_identity
+from binlake.pump_service.feeder.parts import Parts
 from binlake.pump_service.feeder.publisher import SourcePublisher, UncommittedBatches
 from binlake.pump_service.feeder.server import derive_flavor
 from binlake.pump_service.feeder.settings import SourceFile
-from binlake.pump_service.feeder.snapshot.boundary import SnapshotBoundary
+from binlake.pump_service.feeder.snapshot.catchup import SnapshotBoundary
 from binlake.pump_service.feeder.snapshot.chunkwriter import ChunkPrewriter, PrewrittenChunk
-from binlake.pump_service.feeder.snapshot.described import build_id_prefix, open_described_snapshot
-from binlake.pump_service.feeder.snapshot.oneserver import OneServer
-from binlake.pump_service.feeder.snapshot.opening import SourceSnapshots, open_snapshot
-from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
+from binlake.pump_service.feeder.snapshot.control import Throttle
+from binlake.pump_service.feeder.snapshot.loadstate import AddedTables
+from binlake.pump_service.feeder.snapshot.opening import (
+    OneServer,
+    SourceSnapshots,
+    build_definitions,
+    build_id_prefix,
+    open_described_snapshot,
+    open_snapshot,
+)
+from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress, TableLoad
 from binlake.pump_service.feeder.snapshot.reading import SnapshotChanged, SnapshotReader, SnapshotTable
+from binlake.pump_service.feeder.snapshot.selection import FollowedTables
 from binlake.pump_service.feeder.snapshot.structures import count_moves, estimate_rows, read_create_text
-from binlake.pump_service.feeder.snapshot.tableload import TableLoad
-from binlake.pump_service.feeder.snapshot.throttle import Throttle
-from binlake.pump_service.feeder.startposition import read_identity
 from binlake.rows.schema import TableDef
 
 _NAME_AT = len(("CREATE", "TABLE"))
+
 ROUND_S = 2.0
 """Seconds after which a round begins no further range: for so long the log waits."""
 
@@ -178,3 +188,76 @@ def _require_same_log(link: Link, snapshot: SourceSnapshots, boundary: SnapshotB
             )
     if not boundary.is_at_or_after(published.position):
         raise SourceUnavailable("the server whose tables are to be read lacks transactions that are published")
+
+
+def select_new_tables(
+    databases: Sequence[DatabaseDescription], state: AddedTables, followed: FollowedTables
+) -> tuple[set[Name], set[Name]]:
+    """The tables that are created in a round of definitions, and those of them whose rows are read afterwards."""
+    names = [(table.db, table.name) for database in databases for table in database.tables]
+    new = followed.list_new(names)
+    return state.wanted | set(new), state.wanted | {name for name in new if followed.present.has_rows_of(*name)}
+
+
+def commit_definitions(
+    done: Round, state: AddedTables, followed: FollowedTables, catalog: Catalog, parts: Parts
+) -> None:
+    """Drop and create the tables of a round of definitions. Raises SchemaError for a definition that is not supported,
+    SharedFailure when the catalog has what is not published."""
+    source = state.source
+    created, loaded = select_new_tables(done.databases or (), state, followed)
+    if loaded - state.wanted:
+        state.want(loaded - state.wanted, parts.publisher.fetch_ts(source))
+    with catalog.lock:
+        restore = followed.take_effect()
+        try:
+            changes = catalog.renew_tables(source, done.databases or (), created)
+        except BaseException:
+            restore()
+            raise
+        found = {name: catalog.find_table(source, *name) for name in loaded}
+        state.begin({name: table for name, table in found.items() if table is not None})
+        state.rounds += 1
+        facts = {**state.build_facts(), **followed.present.build_facts()}
+        if not changes:
+            parts.journal.set_facts(facts)
+            return
+        try:
+            parts.publisher.publish(source, build_definitions(changes, done.prefix, done.began_ms), None, facts)
+        except BinlakeError as error:
+            raise SharedFailure(error.message, hint=error.hint, where=error.where) from error
+        parts.version = catalog.version
+
+
+def commit_rows(done: Round, state: AddedTables, catalog: Catalog, parts: Parts) -> None:
+    """Commit the ranges of a round, but not those of tables whose definition or name may have changed meanwhile: these
+    are rolled back, and read again."""
+    final = [chunk for chunk in done.chunks if _is_final(chunk, done, state, catalog)]
+    left = [chunk for chunk in done.chunks if chunk not in final]
+    abandon_chunks(parts.publisher, state.source, left)
+    for chunk in final:
+        assert chunk.end is not None
+        load = state.tables[chunk.end.name]
+        load.ranges.finish(chunk.end.chunk.low, chunk.end.chunk.high, 0)
+        load.rows += chunk.rows
+        load.bytes += chunk.bytes
+        load.chunks += 1
+        load.is_visible |= chunk.rows > 0
+    if left:
+        state.release_claims()
+    state.rounds += 1
+    state.finish_complete()
+    batches = [batch for chunk in final for batch in chunk.batches]
+    if batches:
+        parts.publisher.commit(UncommittedBatches(state.source, batches), None, state.build_facts())
+    else:
+        parts.journal.set_facts(state.build_facts())
+
+
+def _is_final(chunk: PrewrittenChunk, done: Round, state: AddedTables, catalog: Catalog) -> bool:
+    end = chunk.end
+    if end is None or end.may_have_moved or end.name not in state.tables:
+        return False
+    definition = done.definitions[end.name]
+    now = catalog.find_table(state.source, *end.name)
+    return now is not None and now.id == state.tables[end.name].table_id == definition.id and now.raw == definition.raw

@@ -26,31 +26,29 @@ from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.mysqlbinlog.tablerows.link import Link, Name
 from binlake.mysqlbinlog.tablerows.ranges import KeyRanges
 from binlake.pump_service.feeder.catalog import Catalog
-from binlake.pump_service.feeder.collations import require_target_collations
+from binlake.pump_service.feeder.dump import SERVER_FACT
 from binlake.pump_service.feeder.parts import Parts, ReadUpTo
 from binlake.pump_service.feeder.publisher import Stopped
-from binlake.pump_service.feeder.snapshot.addedtables import AddedTables
+from binlake.pump_service.feeder.server import build_source_error
 from binlake.pump_service.feeder.snapshot.catchup import find_exchanged_table
-from binlake.pump_service.feeder.snapshot.loadrequests import list_requests
-from binlake.pump_service.feeder.snapshot.oneserver import OneServer
-from binlake.pump_service.feeder.snapshot.opening import open_session
-from binlake.pump_service.feeder.snapshot.pausing import read_paused
-from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
+from binlake.pump_service.feeder.snapshot.control import Throttle, list_requests, read_paused
+from binlake.pump_service.feeder.snapshot.loadstate import AddedTables
+from binlake.pump_service.feeder.snapshot.opening import OneServer, open_session
+from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress, TableLoad
 from binlake.pump_service.feeder.snapshot.reading import SnapshotChanged
 from binlake.pump_service.feeder.snapshot.readrows import ReadRows
 from binlake.pump_service.feeder.snapshot.selection import FollowedTables
-from binlake.pump_service.feeder.snapshot.tablecommits import commit_definitions, commit_rows, select_new_tables
-from binlake.pump_service.feeder.snapshot.tableload import TableLoad
+from binlake.pump_service.feeder.snapshot.structures import require_target_collations
 from binlake.pump_service.feeder.snapshot.tableround import (
     Published,
     Round,
     abandon_chunks,
+    commit_definitions,
+    commit_rows,
     describe_in_round,
     read_in_round,
+    select_new_tables,
 )
-from binlake.pump_service.feeder.snapshot.throttle import Throttle
-from binlake.pump_service.feeder.sourceerrors import build_source_error
-from binlake.pump_service.feeder.startposition import SERVER_FACT
 from binlake.rows.schema import TableDef
 
 log = structlog.get_logger()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlake.changes.net.moves import trace_origins
+from binlake.changes.net.origins import trace_origins
 
 
 # hazards R-12: moved keys take their old row's values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from binlake.changes.net.moves import MOVES, ORIGINS, find_origins
+from binlake.changes.net.origins import MOVES, ORIGINS, find_origins
 
 SEGMENTS, TABLES = 3, 40
 

@@ -9,7 +9,7 @@ from support.tabledefs import col, key, primary, table
 
 from binlake.changes.net import RowEvent
 from binlake.changes.ordered import ChangeKeys, build_detector
-from binlake.changes.ordered.causality import Causality, FlushAll
+from binlake.changes.ordered.rounds import Causality, FlushAll
 
 T = table("t", col("a"), col("b"), keys=(primary("a"), key("b", "b")))
 

@@ -9,7 +9,7 @@ from string import ascii_lowercase
 import pytest
 from support.mariadb import MariaDb, execute, rows
 
-from binlake.changes.ordered.collation import fold
+from binlake.changes.ordered.keys import fold
 from binlake.dialect import find_target_collation
 
 COLLATIONS = ("utf8mb4_general_ci", "utf8mb4_unicode_ci", "utf8mb4_0900_ai_ci")

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from binlake.cluster.placement import EtcdClient, PdClient, is_pd_reachable
-from binlake.config.source import SourceSection
+from binlake.config.servers import SourceSection
 from binlake.errors import Permanent, SourceUnavailable
 from binlake.wire import pd_pb2 as pb
 from binlake.wire.pd_pb2_grpc import PDServicer, add_PDServicer_to_server

@@ -17,8 +17,7 @@ from binlake.cluster.source.tidb import StatusPort
 from binlake.errors import Permanent
 from binlake.pump_service.pd import PlacementDriver
 from binlake.testkit.captures.capture import Capture
-from binlake.testkit.replay.outcomes import Outcomes
-from binlake.testkit.replay.recorded import build_status_server
+from binlake.testkit.replay.recorded import Outcomes, build_status_server
 from deploy.local.ports import free_port
 
 CAPTURE = Capture(Path(__file__).parents[2] / "captures" / "keys")

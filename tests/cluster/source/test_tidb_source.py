@@ -18,11 +18,10 @@ from support.mariadb import MariaDb, execute
 
 from binlake.cluster.source import Committed, Locked, RolledBack, SqlHistory, TidbSource, Unknown, read_status
 from binlake.cluster.source.tidb import PAGE, SPARE, StatusPort
-from binlake.config.source import SourceSql
+from binlake.config.servers import SourceSql
 from binlake.errors import ConfigError, SourceUnavailable, WireError
 from binlake.testkit.captures.capture import Capture
-from binlake.testkit.replay.outcomes import Outcomes
-from binlake.testkit.replay.recorded import build_status_server
+from binlake.testkit.replay.recorded import Outcomes, build_status_server
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 FOREVER = 1 << 62

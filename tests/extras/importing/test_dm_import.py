@@ -16,7 +16,7 @@ from binlake.config.load import check_replication
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
 from binlake.extras.importing.document import DocumentEntry
-from binlake.extras.importing.scope import Scope
+from binlake.extras.importing.rules import Scope
 from binlake.extras.importing.units import parse_duration
 from binlake.pump_service.feeder.settings import FeederFile
 from binlake.rules import Rules

@@ -16,7 +16,7 @@ from support.feedrows import COMMIT_TS, EVERY, ROWS, Row, encoded, every_kind
 from support.tidb_json import INT_PK, Json, column, table_def, table_info
 
 from binlake.config.protocols import DebeziumOptions
-from binlake.extras.protocols.debezium.format import DebeziumFormat
+from binlake.extras.protocols.debezium import DebeziumFormat
 from binlake.feed.formats import DELETE, INSERT, UPDATE
 from binlake.rows.codec.temporal import parse_duration
 from binlake.rows.schema import ColumnInfo

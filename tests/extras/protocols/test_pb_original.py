@@ -16,7 +16,7 @@ from binlake.binlogfile.reading import UPDATE as UPDATED
 from binlake.binlogfile.reading import BinlogRow, BinlogTransaction, read_items
 from binlake.config.protocols import PbOptions
 from binlake.extras.protocols.pbbinlog import PbBinlogFormat
-from binlake.extras.reparo.values import build_datum_reader
+from binlake.extras.reparo.cells import build_datum_reader
 from binlake.feed.formats import DELETE, INSERT, UPDATE
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 from support.drainerfiles import column_of, compact, real, uvarint, varint
 
-from binlake.extras.reparo.values import build_datum_reader
+from binlake.extras.reparo.cells import build_datum_reader
 from binlake.rows.schema import ColumnInfo
 
 BERLIN, UTC = ZoneInfo("Europe/Berlin"), ZoneInfo("UTC")

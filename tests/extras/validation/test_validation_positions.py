@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from binlake.config.source import SourceSection
+from binlake.config.servers import SourceSection
 from binlake.errors import BinlakeError, SourceUnavailable, TargetRefused, WireError
-from binlake.extras.validation import positions
-from binlake.extras.validation.positions import (
+from binlake.extras.validation import proof
+from binlake.extras.validation.proof import (
     FeederPosition,
     LogPosition,
     find_published_ts,
@@ -114,7 +114,7 @@ class Port:
 
 def fetch_positions(monkeypatch: pytest.MonkeyPatch, answer: Callable[[], bytes | None]) -> dict[str, FeederPosition]:
     monkeypatch.setattr(Port, "closed", 0)
-    monkeypatch.setattr(positions, "StatusPort", lambda *_: Port(answer))
+    monkeypatch.setattr(proof, "StatusPort", lambda *_: Port(answer))
     try:
         return dict(read_feeder_positions(SourceSection(status_url="http://feeder:1")))
     finally:

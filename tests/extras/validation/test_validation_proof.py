@@ -9,11 +9,19 @@ from pathlib import Path
 import pytest
 
 from binlake.config import Replication, load_replication
-from binlake.config.validation import ValidatedSource
+from binlake.config.servers import ValidatedSource
 from binlake.errors import ConfigError
 from binlake.extras.validation.ledger import ValidationEntry, ValidationLedger
-from binlake.extras.validation.positions import FeederPosition, LogPosition, find_published_ts
-from binlake.extras.validation.proof import Judgement, Positions, Proof, RowReading, judge
+from binlake.extras.validation.proof import (
+    FeederPosition,
+    Judgement,
+    LogPosition,
+    Positions,
+    Proof,
+    RowReading,
+    find_published_ts,
+    judge,
+)
 from binlake.lake.paths import LakePaths
 from binlake.pipeline import list_required_stages
 

@@ -18,10 +18,10 @@ from support.workload import integer
 from binlake import tso
 from binlake.base.redaction import show_row_values
 from binlake.cli import run as main
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import ConfigError
+from binlake.extras.validation import keyedrows
 from binlake.extras.validation import run as run_of_validation
-from binlake.extras.validation import sources
 from binlake.extras.validation.ledger import LOCK, ValidationLedger
 from binlake.lake.lock import hold_lake_lock
 from binlake.repair import rangerepair
@@ -205,7 +205,7 @@ def test_rows_missed_because_of_a_lost_connection_are_compared_by_the_next_run(
     def lost(session: Any, table: Any, *more: Any) -> Any:
         if table.name == "item":
             execute(watched.shop.server, f"KILL {session.value('SELECT CONNECTION_ID()')}")
-        return sources.read_rows_by_key(session, table, *more)
+        return keyedrows.read_rows_by_key(session, table, *more)
 
     with monkeypatch.context() as patched:
         patched.setattr(run_of_validation, "read_rows_by_key", lost)
@@ -304,7 +304,7 @@ def test_source_with_snapshot_reads_is_compared_at_once(
     watched.change(9002, n=6)
     watched.apply()
     execute(second_mariadb, "UPDATE shop.item SET n = 9 WHERE id = 9002")
-    monkeypatch.setattr(sources, "open_source_snapshot", partial(_read_without_writes, open_source_snapshot))
+    monkeypatch.setattr(keyedrows, "open_source_snapshot", partial(_read_without_writes, open_source_snapshot))
     done = watched.run()
     assert (done.against_source, done.found, done.why) == (1, 1, "")
     (error,) = ValidationLedger(watched.lake.paths).list_entries()

@@ -10,7 +10,7 @@ import pytest
 from support.feedmessages import Change, commit_ts, messages_of, window_of
 from support.memorystore import Killed, MemoryStore
 
-from binlake.config.storage import StorageSection
+from binlake.config.sinkuri import StorageSection
 from binlake.errors import DamagedManifest, Permanent
 from binlake.feed.files.layout import build_index_path, parse_data_path, parse_index_number
 from binlake.feed.files.publisher import FilePublisher, read_checkpoint

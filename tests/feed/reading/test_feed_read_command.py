@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.feedmessages import Change, window_of
 
-from binlake.config.storage import StorageSection
+from binlake.config.sinkuri import StorageSection
 from binlake.feed.files.publisher import FilePublisher
 
 pytestmark = pytest.mark.process

@@ -17,13 +17,13 @@ from support.mariadb import MariaDb, MySql
 
 from binlake.base import sqllink
 from binlake.base.sqllink import PRIVILEGED, VARIABLES, SqlLink
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.mysqlbinlog.model import Flavor, LoggedSession, LoggedStatement
 from binlake.pump_service.feeder.checks.report import run_checks
 from binlake.pump_service.feeder.settings import FeederFile
 from binlake.target.session.session import TargetSession as TargetSession
-from binlake.testkit.captures.target import TargetView
-from binlake.testkit.captures.target import connect as connect_to_compare
+from binlake.testkit.captures.state import TargetView
+from binlake.testkit.captures.state import connect as connect_to_compare
 from binlake.wire import binlog_pb2 as pb
 
 pytestmark = pytest.mark.mariadb

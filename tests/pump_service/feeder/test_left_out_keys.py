@@ -15,7 +15,7 @@ from binlake.mysqlbinlog.definitions.descriptions import TableDescription
 from binlake.mysqlbinlog.definitions.statements import split_ddl
 from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames
 from binlake.mysqlbinlog.model import Flavor, LoggedSession, LoggedStatement
-from binlake.pump_service.feeder.foreignkeys import KEY, ForeignKeys
+from binlake.pump_service.feeder.unloggedrows import LEFT_OUT_KEYS, ForeignKeys
 
 NAMES = SourceNames("s1", Flavor.MARIADB, ignores=lambda db, table: db != "d" or table.startswith("out"))
 TO_A = "FOREIGN KEY (a) REFERENCES a (id) ON DELETE CASCADE"
@@ -71,7 +71,7 @@ def test_first_definitions_are_adopted_without_what_is_followed_or_refers_to_not
         describe("d", "out3", "CREATE TABLE out3 (id INT COMMENT 'REFERENCES')"),
     ]  # fmt: skip
     (change,) = keys.keys.adopt(keys.writer, tables)
-    assert len(change.build_job(1, 1)["feeder"][KEY]["keys"]) == 1
+    assert len(change.build_job(1, 1)["feeder"][LEFT_OUT_KEYS]["keys"]) == 1
     assert keys.trace() == [CHAIN, OWN]
     assert keys.keys.adopt(keys.writer, tables) == []
     assert len(keys.keys.adopt(keys.writer, [])) == 1

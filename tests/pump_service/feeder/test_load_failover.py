@@ -22,11 +22,11 @@ from support.tcplink import TcpLink
 from support.topology import Topology, start_replica
 
 from binlake.errors import SourceUnavailable
+from binlake.pump_service.feeder.dump import SERVER_FACT
 from binlake.pump_service.feeder.server import Address, Link, connect
 from binlake.pump_service.feeder.settings import ServerSection
 from binlake.pump_service.feeder.snapshot.catchup import CatchUp
 from binlake.pump_service.feeder.snapshot.loading import SnapshotLoader
-from binlake.pump_service.feeder.startposition import SERVER_FACT
 
 pytestmark = pytest.mark.mariadb
 
@@ -152,7 +152,7 @@ def test_all_sessions_of_a_load_use_one_server(
             raise SourceUnavailable("the server cannot be reached: Too many connections")
         return connect(server, address, **arguments)
 
-    monkeypatch.setattr("binlake.pump_service.feeder.snapshot.oneserver.connect", refuse_once)
+    monkeypatch.setattr("binlake.pump_service.feeder.snapshot.opening.connect", refuse_once)
     pumps, replica = DyingPumps(), f"{topology.replica.host}:{topology.replica.port}"
     with closing(Loaded(primary, tmp_path, pumps, CountingClock(), {"addresses": [replica]}, threads=3)) as loaded:
         with suppress(SourceUnavailable):
@@ -176,7 +176,7 @@ def test_no_snapshot_is_taken_of_two_servers_at_one_address(
         calls += 1
         return connect(server, (replica.host, replica.port) if calls == 3 else None, **arguments)
 
-    monkeypatch.setattr("binlake.pump_service.feeder.snapshot.oneserver.connect", connect_by_proxy)
+    monkeypatch.setattr("binlake.pump_service.feeder.snapshot.opening.connect", connect_by_proxy)
     with closing(Loaded(primary, tmp_path, DyingPumps(), CountingClock(), threads=3)) as loaded:
         with pytest.raises(SourceUnavailable, match="two servers answer at one address"):
             loaded.load()

@@ -13,10 +13,9 @@ from support.mariadb import MariaDb, execute, rows
 from support.windows import wait_until
 
 from binlake.cli import run
-from binlake.pump_service.feeder.snapshot import loading, progress, throttle
-from binlake.pump_service.feeder.snapshot.pausing import read_paused
+from binlake.pump_service.feeder.snapshot import control, loading, progress
+from binlake.pump_service.feeder.snapshot.control import Throttle, read_paused
 from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
-from binlake.pump_service.feeder.snapshot.throttle import Throttle
 
 A, B, C = (("d", name) for name in "abc")
 
@@ -33,7 +32,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (progress, throttle):
+    for module in (progress, control):
         monkeypatch.setattr(module.time, "monotonic", made.read)
     return made
 

@@ -19,8 +19,7 @@ from binlake.pump_service.feeder import command
 from binlake.pump_service.feeder.settings import FeederFile, StatusTls
 from binlake.pump_service.statusport import StatusJobs, StatusServer
 from binlake.rpc import Tls
-from binlake.testkit.replay.outcomes import Outcomes
-from binlake.testkit.replay.recorded import RecordedMvcc
+from binlake.testkit.replay.recorded import Outcomes, RecordedMvcc
 
 Serve = Callable[[StatusTls], str]
 

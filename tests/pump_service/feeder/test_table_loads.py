@@ -24,8 +24,7 @@ from table_load_helpers import Followed
 from binlake.cli import run
 from binlake.errors import SchemaError
 from binlake.pump_service.feeder.snapshot import tableround
-from binlake.pump_service.feeder.snapshot.loadrequests import add_request, list_requests
-from binlake.pump_service.feeder.snapshot.pausing import set_paused
+from binlake.pump_service.feeder.snapshot.control import add_request, list_requests, set_paused
 
 LATER = ("number", "word", "moment", "keyless")
 """Tables that are followed later."""

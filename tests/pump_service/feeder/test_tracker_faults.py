@@ -201,7 +201,7 @@ def test_no_source_drops_databases_of_another_one_at_the_tracker(
 def test_two_sessions_of_one_source_are_distinguished(
     tracked: Tracked, empty_mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("binlake.pump_service.feeder.trackerlink._SESSION_WAIT_S", 0)
+    monkeypatch.setattr("binlake.pump_service.feeder.tracker._SESSION_WAIT_S", 0)
     tracked.follow(SCRIPT[0])
     twin = Tracked(empty_mariadb)
     with pytest.raises(SourceUnavailable, match="another session") as waits:

@@ -20,17 +20,17 @@ from binlake.mysqlbinlog.model import LoggedSession, LoggedStatement, RowKind, R
 from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.pump_service.feeder import worker
 from binlake.pump_service.feeder.journal import FeederJournal
-from binlake.pump_service.feeder.metrics import render_metrics_page
 from binlake.pump_service.feeder.parts import Parts
 from binlake.pump_service.feeder.publisher import SourcePublisher, read_key
 from binlake.pump_service.feeder.service import Feeder
 from binlake.pump_service.feeder.settings import FeederFile, SourceFile
 from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
+from binlake.pump_service.feeder.status import render_metrics_page
 from binlake.pump_service.feeder.worker import Worker
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import build_database_json, build_job_json, build_table_json
-from binlake.testkit.workload.definitions import Col, build_column_json
+from binlake.testkit.workload.spec import Col, build_column_json
 from binlake.wire import binlog_pb2 as pb
 
 SOURCE = "shard-1"

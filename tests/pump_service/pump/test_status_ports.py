@@ -16,8 +16,7 @@ from binlake.pump_service.pump import clients
 from binlake.pump_service.pump.clients import OwnSource
 from binlake.pump_service.statusport import StatusServer
 from binlake.testkit.captures.capture import Capture
-from binlake.testkit.replay.outcomes import Outcomes
-from binlake.testkit.replay.recorded import build_status_server
+from binlake.testkit.replay.recorded import Outcomes, build_status_server
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 

@@ -10,7 +10,7 @@ import pytest
 from support.mariadb import MariaDb, execute, rows
 from support.windows import CLUSTER, NAME, Window, apply, target_of
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, Drift, Permanent, TargetRefused, TargetUnavailable
 from binlake.statements.batch import Phase
 from binlake.target import TargetSession, apply_window, expect_tables

@@ -8,7 +8,7 @@ import pytest
 from support.mariadb import MariaDb, rows
 from support.windows import CLUSTER, NAME, Crash, Window, apply, at
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import Permanent, Transient
 from binlake.spark_jobs.commands.table import set_aside
 from binlake.target import apply_window

@@ -11,7 +11,7 @@ from support.mariadb import MariaDb, rows
 from support.tabledefs import col, primary, table
 from support.windows import Window, apply
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import Drift, TargetRefused
 from binlake.statements import UNCHECKED, TableStatements, build_images_from_rows
 from binlake.target import TargetSession

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from support.mariadb import MariaDb, rows
 from support.windows import Crash, Window, apply, at, wait_until
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.target import read_position
 
 pytestmark = pytest.mark.mariadb

@@ -10,7 +10,7 @@ import pytest
 from support.mariadb import MariaDb, execute, rows
 from support.windows import CLUSTER, NAME, Crash, Window, apply, at
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict
 from binlake.statements.batch import Phase
 from binlake.statements.render import format_copy_prefix

@@ -22,7 +22,7 @@ from support.windows import Crash, Window, apply, apply_ordered_in_child, at, cr
 from binlake.base.redaction import show_row_values
 from binlake.changes.net import RowEvent
 from binlake.changes.ordered import PlanOptions
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, TargetRefused
 from binlake.statements import BatchLimits, StatementBatch
 from binlake.statements.batch import compute_statement_digest

@@ -32,7 +32,7 @@ from support.windows import (
 )
 
 from binlake.base.sqllink import VARIABLES
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import Drift, Fenced, TargetBusy, TargetRefused, TargetUnavailable, Transient
 from binlake.statements.batch import Phase, StatementBatch
 from binlake.target import TargetSession, apply_window

@@ -15,7 +15,7 @@ from support.windows import CLUSTER, NAME, Window, apply
 
 from binlake.cli import run as main
 from binlake.config.model import LakeSection, Replication
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, TargetRefused, TargetUnavailable
 from binlake.spark_jobs.commands.table import set_aside
 from binlake.target import Checkpoint, read_checkpoint, read_checkpoint_ts, read_open_window, read_position

@@ -10,7 +10,7 @@ from support.mariadb import MariaDb, dialect_of, execute, rows
 from support.tabledefs import col, key, primary, table
 from support.windows import Window, apply, target_of
 
-from binlake.config.target import TargetSection, TargetTable
+from binlake.config.servers import TargetSection, TargetTable
 from binlake.errors import Drift
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t

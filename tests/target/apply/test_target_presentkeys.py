@@ -8,7 +8,7 @@ import pytest
 from support.mariadb import MariaDb, execute
 from support.tabledefs import col, primary, table
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.rows.schema import mysqltypes as t
 from binlake.target.apply.batches import find_present_keys
 from binlake.target.session.session import TargetSession

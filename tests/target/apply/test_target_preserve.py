@@ -14,7 +14,7 @@ from support.tabledefs import col, key, primary, table
 from support.windows import Crash, Window, apply, apply_in_child, at, crashing, signal_me
 
 from binlake.changes.ordered import RowForms
-from binlake.config.target import TargetSection, TargetTable
+from binlake.config.servers import TargetSection, TargetTable
 from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t

@@ -9,7 +9,7 @@ from support.mariadb import MariaDb, execute, rows
 from support.positions import accept_rows
 from support.windows import CLUSTER, NAME, Window, apply, at, target_of
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict
 from binlake.spark_jobs.commands.table import set_aside
 from binlake.target import Checkpoint, TargetSession, read_position

@@ -14,7 +14,7 @@ from support.mariadb import MariaDb, execute, rows
 from support.windows import NAME, Window, apply, target_of
 
 from binlake.base.sections import LoopbackSection
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, Drift, TargetUnavailable
 from binlake.statements.batch import INJECTED, REPLACED
 from binlake.statements.render import format_copy_prefix

@@ -12,7 +12,7 @@ import pytest
 from support.mariadb import MariaDb, execute, rows
 from support.windows import CLUSTER, NAME, Crash, Window, apply, at
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, CheckpointMoved
 from binlake.target.commands.checkpoint import CheckpointCommand
 

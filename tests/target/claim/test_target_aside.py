@@ -15,7 +15,7 @@ from support.windows import CLUSTER, NAME, Crash, Window, apply, at, crashing
 
 from binlake.changes.net import RowEvent
 from binlake.changes.ordered import PlanOptions
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import LandedDdl
 from binlake.errors import CheckpointConflict, Drift, TargetRefused, Transient
 from binlake.rows.schema.state import DdlSide

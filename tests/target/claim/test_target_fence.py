@@ -14,7 +14,7 @@ from support.children import wait_for_exit
 from support.mariadb import MariaDb, execute, rows
 from support.windows import NAME, Window, apply, apply_in_child, at, is_stopped, signal_me, wait_until
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import Fenced, LeaseHeld, TargetRefused, TargetUnavailable
 from binlake.target import TargetSession
 from binlake.target.claim import fence as fence_module

@@ -4,7 +4,7 @@ import pytest
 from support.mariadb import MariaDb, execute
 from support.windows import NAME
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.target import TargetSession
 from binlake.target.claim.fence import describe_holder, take_fence
 from binlake.target.session.tables import create_tables

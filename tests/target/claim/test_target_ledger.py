@@ -9,7 +9,7 @@ from support.mariadb import MariaDb, execute, rows
 from support.positions import accept_rows
 from support.windows import Window, apply
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict
 from binlake.target import TargetSession
 from binlake.target.claim.progress import AppliedAs, WindowLedger, is_recorded

@@ -8,7 +8,7 @@ import pytest
 from support.mariadb import MariaDb, execute
 from support.windows import CLUSTER, NAME, Window, apply
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import TargetBusy, TargetRefused
 from binlake.target import Checkpoint, TargetSession
 from binlake.target.claim.checkpoint import CheckpointTable

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.mariadb import MariaDb, execute, rows
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.statements.batch import Phase, StatementBatch
 from binlake.target import TargetSession
 from binlake.target.ddl.proof import StepProof

@@ -14,7 +14,7 @@ from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, primary, table
 from support.windows import Window, apply, apply_in_child, at, signal_me
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.dialect import DdlText, find_target_collation, map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.codec.numbers import as_float32

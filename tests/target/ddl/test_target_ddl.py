@@ -11,7 +11,7 @@ from support.children import wait_for_exit
 from support.mariadb import MariaDb, execute, rows
 from support.windows import CLUSTER, NAME, Window, apply, apply_in_child, at, signal_me
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, Permanent, TargetRefused
 from binlake.target import ExpectedState, TargetSession
 from binlake.target.commands.checkpoint import _close_window

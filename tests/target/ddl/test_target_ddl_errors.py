@@ -10,7 +10,7 @@ import pytest
 from support.mariadb import MariaDb, execute, rows
 from support.windows import Window, apply
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import TargetRefused
 from binlake.target import ExpectedState, TargetSession
 from binlake.target.ddl.execution import IGNORABLE

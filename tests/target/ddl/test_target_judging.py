@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from support.mariadb import MariaDb, execute, rows
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.target import ExpectedState, TargetSession
 from binlake.target.ddl.proof import Evidence, RenameMarker, Verdict, judge, list_differences, read_evidence
 from binlake.target.definitions.definitions import read_definitions

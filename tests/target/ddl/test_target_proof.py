@@ -14,7 +14,7 @@ from support.failover import drop_copies, fail_over, take_copy
 from support.mariadb import MariaDb, execute, rows
 from support.windows import NAME, Window, apply, apply_in_child, at, signal_me
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, Permanent, TargetRefused
 from binlake.target import ExpectedState, TargetSession
 from binlake.target.commands.ddl import release_ddl

@@ -10,7 +10,7 @@ from support.mariadb import MariaDb, dialect_of, execute
 from support.tabledefs import col, key, primary, table
 from support.windows import target_of
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.dialect import find_target_collation
 from binlake.errors import Drift
 from binlake.rows.schema import Action, DbInfo, TableDef

@@ -12,7 +12,7 @@ from support.tabledefs import col, key, primary, table
 from support.tableinfo import table_info_of
 from support.windows import target_of
 
-from binlake.config.target import TargetTable
+from binlake.config.servers import TargetTable
 from binlake.ddl.definitions import LandedDdl, Shapes, TableShape
 from binlake.rows.schema import DbInfo, RowIdentity, TableDef
 from binlake.rows.schema import mysqltypes as t

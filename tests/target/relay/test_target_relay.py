@@ -14,7 +14,7 @@ from support.mariadb import MariaDb, execute, rows
 from support.windows import NAME, Crash, Window, apply, apply_in_child, at, signal_me
 
 from binlake.config import Replication
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import LostRange, Transient
 from binlake.target.recover import finish_from_relay, judge_recovery, require_consistent
 from binlake.target.relay import RelayLog

@@ -11,7 +11,7 @@ from support.tabledefs import col, primary, table
 from support.windows import Window, apply
 
 from binlake.base.sections import LoopbackSection
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.dialect import DdlText, map_ddl
 from binlake.errors import Drift, TargetRefused
 from binlake.rows.schema import mysqltypes as t

@@ -10,7 +10,7 @@ from support.failover import TargetCopy, drop_copies, fail_over, take_copy
 from support.mariadb import MariaDb, execute, rows
 from support.windows import Window, apply, at
 
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, TargetUnavailable
 from binlake.statements.batch import Phase
 from binlake.target.claim.fence import take_fence

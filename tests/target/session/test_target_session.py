@@ -13,7 +13,7 @@ from support.tabledefs import col, table
 from support.windows import Window, apply
 
 from binlake.base.sqllink import SqlLink
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import BinlakeError, TargetBusy, TargetRefused, TargetUnavailable
 from binlake.rows.schema import mysqltypes as t
 from binlake.target import TargetSession, expect_tables

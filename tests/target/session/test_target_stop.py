@@ -14,7 +14,7 @@ from support.tabledefs import col, primary, table
 from support.windows import CLUSTER, NAME, Window, apply, apply_in_child, at, signal_me, target_of, wait_until
 
 from binlake.changes.ordered.forms import RowForms
-from binlake.config.target import TargetSection
+from binlake.config.servers import TargetSection
 from binlake.errors import TargetRefused
 from binlake.statements.batch import Phase
 from binlake.target import read_position

@@ -13,10 +13,9 @@ from support.certificates import Authority
 from support.mariadb import MariaDb, execute, mariadb_in_memory
 
 from binlake.base.sections import SqlSecurity
-from binlake.cluster.source.sqlhistory import SqlHistory
+from binlake.cluster.source.ddlhistory import SqlHistory
 from binlake.config.model import LakeSection, Replication
-from binlake.config.source import SourceSection, SourceSql
-from binlake.config.target import TargetSection
+from binlake.config.servers import SourceSection, SourceSql, TargetSection
 from binlake.errors import BinlakeError, ConfigError, TargetRefused
 from binlake.health import corechecks
 from binlake.repair.verify import require_source_server

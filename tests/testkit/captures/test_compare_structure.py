@@ -25,7 +25,7 @@ from binlake.compare import (
 from binlake.errors import WireError
 from binlake.testkit.captures import read_expected_states
 from binlake.testkit.captures.capture import Capture
-from binlake.testkit.captures.rules import FLOAT_BOUNDS, LOST_DEFAULT, CaptureRules
+from binlake.testkit.captures.state import FLOAT_BOUNDS, LOST_DEFAULT, CaptureRules
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 

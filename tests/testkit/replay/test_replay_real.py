@@ -20,10 +20,8 @@ from binlake.pump_service.pd import PlacementDriver
 from binlake.pump_service.pump.config import PumpConfig
 from binlake.pump_service.pump.server import PumpServer
 from binlake.testkit.captures.capture import Capture
-from binlake.testkit.replay.clock import ReplayClock
-from binlake.testkit.replay.outcomes import Outcomes
-from binlake.testkit.replay.recorded import build_status_server
-from binlake.testkit.replay.replayer import Replayer
+from binlake.testkit.replay.recorded import Outcomes, build_status_server
+from binlake.testkit.replay.replayer import ReplayClock, Replayer
 from binlake.wire import binlog_pb2 as pb
 
 pytestmark = pytest.mark.long

@@ -13,8 +13,8 @@ from binlake import tso
 from binlake.errors import WireError
 from binlake.pump_service.statusport import PrewrittenTransaction
 from binlake.testkit.captures.capture import Capture
-from binlake.testkit.replay.outcomes import Outcomes
-from binlake.testkit.replay.schedule import ReplaySchedule, ReplayStep
+from binlake.testkit.replay.recorded import Outcomes
+from binlake.testkit.replay.replayer import ReplaySchedule, ReplayStep
 from binlake.wire import binlog_pb2 as pb
 
 CAPTURES = Path(__file__).parents[2] / "captures"

@@ -15,9 +15,8 @@ from binlake.cluster.source import Absent, Committed, Locked, RolledBack, TidbSo
 from binlake.errors import ConfigError, Transient
 from binlake.pump_service.statusport import PrewrittenTransaction, StatusJobs, StatusServer, format_go_json
 from binlake.testkit.captures.capture import Capture
-from binlake.testkit.replay.clock import ReplayClock
-from binlake.testkit.replay.outcomes import Outcomes
-from binlake.testkit.replay.recorded import RecordedMvcc, build_status_server
+from binlake.testkit.replay.recorded import Outcomes, RecordedMvcc, build_status_server
+from binlake.testkit.replay.replayer import ReplayClock
 from binlake.wire import binlog_pb2 as pb
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "status_port"

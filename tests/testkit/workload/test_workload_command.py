@@ -19,8 +19,8 @@ from binlake.pump_service.pd import PlacementDriver
 from binlake.pump_service.pump.config import PumpConfig
 from binlake.pump_service.pump.server import PumpServer
 from binlake.testkit.captures.capture import Capture
-from binlake.testkit.replay.outcomes import Outcomes
-from binlake.testkit.replay.schedule import ReplaySchedule
+from binlake.testkit.replay.recorded import Outcomes
+from binlake.testkit.replay.replayer import ReplaySchedule
 from binlake.wire import binlog_pb2 as pb
 from deploy.local.ports import free_port
 

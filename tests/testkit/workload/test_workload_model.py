@@ -12,19 +12,17 @@ from hypothesis import strategies as st
 from support.examples import examples, spread
 from workload_helpers import CountingClock, MemoryClient, committed, replayed, run
 
-from binlake.cluster.source.status import Committed, Locked, RolledBack, Unknown, read_status
+from binlake.cluster.source.protocol import Committed, Locked, RolledBack, Unknown, read_status
 from binlake.errors import ConfigError
 from binlake.pump_service.statusport import StatusJobs, format_go_json
 from binlake.rows.codec.encode import write_text
 from binlake.rows.codec.values import read_text
 from binlake.rows.schema import ColumnInfo
-from binlake.testkit.workload.definitions import build_column_json
+from binlake.testkit.workload.catalog import WriterRows
 from binlake.testkit.workload.generator import choose_fate
-from binlake.testkit.workload.kinds import KINDS, SIZED
 from binlake.testkit.workload.runner import Latencies, Runner
 from binlake.testkit.workload.source import LiveTransactions
-from binlake.testkit.workload.spec import Faults, Spec
-from binlake.testkit.workload.tables import WriterRows
+from binlake.testkit.workload.spec import KINDS, SIZED, Faults, Spec, build_column_json
 from binlake.wire import binlog_pb2 as pb
 
 ALL = tuple(KINDS)

@@ -15,9 +15,8 @@ from binlake import cli
 from binlake.base.sql import Dialect
 from binlake.mysqlbinlog.definitions.descriptions import ColumnRow, IndexRow, TableDescription
 from binlake.mysqlbinlog.model import Flavor
-from binlake.pump_service.feeder.checks.finding import CheckFinding
 from binlake.pump_service.feeder.checks.report import run_checks
-from binlake.pump_service.feeder.checks.servers import ServerFacts, check_server
+from binlake.pump_service.feeder.checks.servers import CheckFinding, ServerFacts, check_server
 from binlake.pump_service.feeder.checks.tables import TableFacts, check_tables, check_together
 from binlake.pump_service.feeder.settings import FeederFile, SourceFile
 
