@@ -39,8 +39,13 @@ from binlake.repair.rollback import Rollback, rollback_file, rollback_source, ro
 from binlake.spark_jobs.commands.restore import restore
 from binlake.spark_jobs.commands.verify import record_result, repair_lineage
 from binlake.spark_jobs.engine.rows import HeldRows, Rows, list_history_rows, list_window_rows
-from binlake.spark_jobs.job.commandline import (
+from binlake.spark_jobs.job.context import StageContext, build_context
+from binlake.spark_jobs.job.failures import translate_errors
+from binlake.spark_jobs.job.lineage import describe_table
+from binlake.spark_jobs.job.results import (
     DIFFERENT,
+    Bounds,
+    StageResult,
     add_job,
     add_wait,
     add_where,
@@ -48,10 +53,6 @@ from binlake.spark_jobs.job.commandline import (
     run_and_report,
     show_results,
 )
-from binlake.spark_jobs.job.context import StageContext, build_context
-from binlake.spark_jobs.job.failures import translate_errors
-from binlake.spark_jobs.job.lineage import describe_table
-from binlake.spark_jobs.job.results import Bounds, StageResult
 from binlake.spark_jobs.job.stagerun import run_stage
 from binlake.spark_jobs.tables.rendered import derive_net_again, render_again
 from binlake.spark_jobs.tables.sinks import read_sql_window

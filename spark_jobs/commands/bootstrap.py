@@ -28,8 +28,8 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.rpc import Tls
 from binlake.spark_jobs.bootstrap.loading import BootstrapLoader, BootstrapProgress
-from binlake.spark_jobs.job.commandline import DEFAULT_MASTER, add_where, parse_moment
 from binlake.spark_jobs.job.context import Bounds, StageContext, build_context
+from binlake.spark_jobs.job.results import DEFAULT_MASTER, add_where, parse_moment
 from binlake.spark_jobs.job.runner import run_landed
 from binlake.target import read_checkpoint_ts
 

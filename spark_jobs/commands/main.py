@@ -29,17 +29,21 @@ from binlake.config import Replication, load_replication
 from binlake.errors import BinlakeError, LeaseHeld, Permanent, SourceUnavailable
 from binlake.pipeline import BY_NAME, FEED, STOPPED
 from binlake.spark_jobs.commands.recover import recover
-from binlake.spark_jobs.job.commandline import DEFAULT_MASTER, add_job, add_where, parse_commit_ts, parse_start_ts
 from binlake.spark_jobs.job.context import StageContext, build_session_factory
 from binlake.spark_jobs.job.results import (
+    DEFAULT_MASTER,
     MORE,
     STAGE,
     Bounds,
     SparkNeeded,
     StageResult,
+    add_job,
+    add_where,
     append_outcome,
     build_error_outcome,
     build_outcome,
+    parse_commit_ts,
+    parse_start_ts,
     write_outcome,
 )
 from binlake.spark_jobs.job.runner import run_window

@@ -28,8 +28,7 @@ from binlake.repair.tableback import bring_table_back
 from binlake.rows.schema.forms import fold_pair
 from binlake.rules import Rules
 from binlake.spark_jobs.commands.verify import repair_lineage
-from binlake.spark_jobs.job.commandline import add_job, add_wait, run_and_report, show_results
-from binlake.spark_jobs.job.results import StageResult
+from binlake.spark_jobs.job.results import StageResult, add_job, add_wait, run_and_report, show_results
 from binlake.target.apply.position import read_checkpoint_ts, read_tables_aside
 from binlake.target.claim.checkpoint import AsideTable, Checkpoint, CheckpointTable, is_settled, read_aside, write_aside
 from binlake.target.claim.claim import open_claimed_transaction
