@@ -146,7 +146,14 @@ def put_aside(replication: Replication, args: argparse.Namespace) -> list[StageR
     tables = set_aside(target, cluster_id, replication.name, names, reason, start)
     record_set_aside(windows, 0, [table.to_dict() for table in tables], args.run_id or f"aside-{uuid.uuid4().hex[:12]}")
     return [
-        StageResult("aside", "set-aside", table.since, table.since, detail=_build_detail(table)) for table in tables
+        StageResult(
+            "aside",
+            "set-aside",
+            table.since,
+            table.since,
+            detail={**table.to_dict(), "reason": f"{table.db}.{table.table}: {table.reason}"},
+        )
+        for table in tables
     ]
 
 
@@ -178,10 +185,6 @@ def _bring_back(replication: Replication, args: argparse.Namespace) -> StageResu
     record_table_return(WindowLog(LakePaths.of(replication)), table.since, done.commit_ts, done.rows, run_id, detail)
     result = StageResult("aside", "back", table.since, done.commit_ts, done.rows, detail=detail)
     return replace(result, detail=detail | repair_lineage(done))
-
-
-def _build_detail(table: AsideTable) -> dict[str, object]:
-    return {**table.to_dict(), "reason": f"{table.db}.{table.table}: {table.reason}"}
 
 
 def _show(tables: Sequence[AsideTable]) -> None:
