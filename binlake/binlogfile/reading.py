@@ -23,8 +23,8 @@ from binlake.binlogfile.index import BinlogIndex, IndexedFile, read_index
 from binlake.binlogfile.names import BinlogFile, require_sequence, select_binlog_files
 from binlake.errors import Permanent
 from binlake.rows.codec import datum as d
+from binlake.rows.codec.datum import read_decimal
 from binlake.rows.codec.jsons import read_json
-from binlake.rows.codec.numbers import read_decimal
 from binlake.rows.codec.values import read_plain_value
 from binlake.wire import pb_binlog_pb2 as pb
 

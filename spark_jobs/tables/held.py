@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from binlake.base.lakecolumns import Mutation
 from binlake.changes.net.events import COLUMNS, SOURCE
 from binlake.ddl.definitions import SegmentTable
-from binlake.ddl.heldrows import ReleasedRange, apply_holds, find_released_ranges
 from binlake.ddl.shardlocks import Hold
+from binlake.ddl.sharedrows import ReleasedRange, apply_holds, find_released_ranges
 from binlake.lake.mutations import count_touched_tables
 from binlake.lake.sharedtargets import read_locks
 from binlake.lake.tables import MUTATION

@@ -17,9 +17,8 @@ from struct import Struct
 from typing import cast
 
 from binlake.base.varint import read_uvarint
-from binlake.rows.codec.datum import VARINT, read_varint
+from binlake.rows.codec.datum import VARINT, read_decimal, read_varint
 from binlake.rows.codec.encode import derive_filled_text
-from binlake.rows.codec.numbers import read_decimal
 from binlake.rows.codec.values import (
     ReadInvalid,
     format_enum,

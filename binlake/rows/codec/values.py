@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from binlake.base.redaction import redact_value
 from binlake.base.varint import read_uvarint
 from binlake.rows.codec import datum as d
+from binlake.rows.codec.datum import format_double, format_float, read_decimal
 from binlake.rows.codec.jsons import find_json_end, read_json
-from binlake.rows.codec.numbers import format_double, format_float, read_decimal
 from binlake.rows.codec.temporal import format_date, format_duration, format_moment
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo
