@@ -18,8 +18,8 @@ import psutil
 import pyarrow as pa
 
 from binlake.base.filestore import LocalStore
+from binlake.binlogfile.folder import format_file_name
 from binlake.binlogfile.framing import pack_record
-from binlake.binlogfile.names import format_file_name
 from binlake.extras.reparo import statements
 from binlake.extras.reparo.restore import restore
 from binlake.extras.reparo.settings import ReparoSettings

@@ -1,5 +1,6 @@
-"""The status port of a TiDB on loopback, as pumps and windows ask it: `/status`, `/info/all`, `/ddl/history`,
-`/mvcc/hex/KEY`, as of a clock.
+"""The status port of a TiDB on loopback, as pumps and windows ask it.
+
+It serves `/status`, `/info/all`, `/ddl/history` and `/mvcc/hex/KEY`, as of a clock.
 
 Its answers come from what a feeder or a workload wrote, or from a recorded capture. The functions that build them are
 pure and return the JSON of a real status port. Nothing at or after `now` has happened yet: a job is in the history once

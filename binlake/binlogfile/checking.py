@@ -10,9 +10,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from binlake.base.filestore import StoredFiles
+from binlake.binlogfile.folder import (
+    BinlogFile,
+    BinlogIndex,
+    IndexedFile,
+    compute_checksum,
+    read_index,
+    select_binlog_files,
+)
 from binlake.binlogfile.framing import DamagedFile
-from binlake.binlogfile.index import BinlogIndex, IndexedFile, compute_checksum, read_index
-from binlake.binlogfile.names import BinlogFile, select_binlog_files
 from binlake.binlogfile.reading import Item, parse_item, read_file_records, read_first_commit_ts, require_files
 from binlake.errors import Permanent
 

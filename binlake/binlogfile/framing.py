@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple
 
 import google_crc32c
 
-from binlake.binlogfile.names import Compression
+from binlake.binlogfile.folder import Compression
 from binlake.errors import Permanent, Transient
 
 MAGIC = 471532804

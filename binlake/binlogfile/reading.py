@@ -18,9 +18,15 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from binlake.base.filestore import StoredFiles
+from binlake.binlogfile.folder import (
+    BinlogFile,
+    BinlogIndex,
+    IndexedFile,
+    read_index,
+    require_sequence,
+    select_binlog_files,
+)
 from binlake.binlogfile.framing import FramedPayload, build_damage_error, read_records
-from binlake.binlogfile.index import BinlogIndex, IndexedFile, read_index
-from binlake.binlogfile.names import BinlogFile, require_sequence, select_binlog_files
 from binlake.errors import Permanent
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.datum import read_decimal

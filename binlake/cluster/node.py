@@ -1,4 +1,9 @@
-"""A pump's or consumer's entry in the registry, in the original's JSON (docs/reference/formats.md 3.1)."""
+"""A pump's or consumer's entry in the registry: the original's JSON (docs/reference/formats.md 3.1), and its states.
+
+A replication has no process. Its entry is `paused` between its runs, so that pumps wait for it without notifying it
+(hazards R-05); that state cannot say that an operator has paused it. `pausing` does: pumps wait for it as before. At
+`offline` they do not, so a window could lack what they have deleted. At either no window starts until `resume-drainer`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,15 @@ from binlake.errors import WireError
 STATES = frozenset({"online", "pausing", "paused", "closing", "offline"})
 # Go's encoder escapes these, so that JSON can be embedded in HTML and JavaScript.
 _GO_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+
+RESTING = "paused"
+"""The state of a replication's entry for which no operator has asked."""
+
+PAUSED = "pausing"
+"""The state in which an operator has paused it."""
+
+OFFLINE = "offline"
+_PREFIX = "binlake-"
 
 
 @dataclass(frozen=True)
@@ -66,3 +80,24 @@ class NodeStatus:
         if status.state not in STATES:
             raise WireError(f"unknown state {status.state!r} in the registry", where={"key": key})
         return status
+
+
+def name_consumer(replication: str) -> str:
+    """The name of a replication in the registry."""
+    return _PREFIX + replication
+
+
+def is_name_of_consumer(node_id: str) -> bool:
+    """Whether `node_id` is a name that `name_consumer` gives."""
+    return node_id.startswith(_PREFIX)
+
+
+def describe_hold(node_id: str, state: str) -> str:
+    """Why no window of the replication with this entry may start, and what to do; empty = one may."""
+    if state not in (PAUSED, OFFLINE):
+        return ""
+    done = "paused by pause-drainer, pumps keep what has not landed"
+    if state == OFFLINE:
+        done = "taken offline by offline-drainer, pumps may delete what has not landed"
+    way_back = f"no window starts until `binlake resume-drainer -node-id {node_id}`"
+    return f"{done} ({node_id} is {state} in the registry): {way_back}"

@@ -18,11 +18,11 @@ from binlake.base import sql
 from binlake.base.sql import parse_privileges
 from binlake.base.sqllink import LOOPBACK
 from binlake.cluster.control.commands import read_pump_problems
+from binlake.cluster.control.config import read_table_names
 from binlake.cluster.control.nodes import is_ahead, is_stale
-from binlake.cluster.holding import describe_hold, name_consumer
+from binlake.cluster.node import describe_hold, name_consumer
 from binlake.cluster.placement import NodeStatus
-from binlake.cluster.placement.opening import open_placement
-from binlake.cluster.source.tables import read_table_names
+from binlake.cluster.placement.pd import open_placement
 from binlake.config import Replication
 from binlake.config.load import check_replication
 from binlake.config.matching import match_rules, select_own_tables

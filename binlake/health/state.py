@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from binlake.cluster.holding import describe_hold, name_consumer
+from binlake.cluster.node import describe_hold, name_consumer
 from binlake.cluster.source.hearing import Hearing
 from binlake.config import Replication
 from binlake.ddl import rewrites

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from binlake.cluster.holding import describe_hold, name_consumer
+from binlake.cluster.node import describe_hold, name_consumer
 from binlake.cluster.placement import NodeRegistry, open_placement
 from binlake.config import Replication
 from binlake.lake.members import MemberTable

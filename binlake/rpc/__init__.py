@@ -26,12 +26,12 @@ from __future__ import annotations
 
 from binlake.rpc.call import Call, Handler
 from binlake.rpc.client import Channel, MessageStream, PendingCall
-from binlake.rpc.http import HttpHandler, HttpRequest, HttpResponse
+from binlake.rpc.handlers import StreamSink
 from binlake.rpc.limits import Limits
+from binlake.rpc.messages import RpcError, Status
+from binlake.rpc.request import HttpHandler, HttpRequest, HttpResponse
 from binlake.rpc.server import RpcServer
-from binlake.rpc.status import RpcError, Status
-from binlake.rpc.tls import Tls
-from binlake.rpc.workers import StreamSink
+from binlake.rpc.sockets import Tls
 
 __all__ = [
     "Call",

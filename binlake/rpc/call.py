@@ -1,17 +1,19 @@
-"""One call on the server: its request, and the methods that answer it. All methods run on the server's loop."""
+"""One call on the server: its request, and the methods that answer it. All methods run on the server's loop.
+
+A request is refused as soon as it is known to be too large, and copied as seldom as possible.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 from binlake.rpc import frames, headers, messages
-from binlake.rpc.assembly import Share
 from binlake.rpc.flow import Stream
-from binlake.rpc.frames import Code
-from binlake.rpc.limits import Limits
+from binlake.rpc.frames import Code, StreamFault
+from binlake.rpc.limits import LARGE, Assembly, Limits, Share
+from binlake.rpc.messages import RpcError, Status
 from binlake.rpc.request import Request
-from binlake.rpc.status import Status
 
 Handler = Callable[["Call", bytes], None]
 """Gets a call and its single request message on the loop; must not block, and answers now or later.
@@ -26,6 +28,10 @@ _EMPTY_MESSAGE = messages.encode_message(b"")
 _OPENING_HEAD = frames.encode_head(len(_OPENING), frames.HEADERS, frames.END_HEADERS, 0)[:5]
 _END_HEAD = frames.encode_head(len(_GOOD_END), frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 0)[:5]
 _EMPTY_HEAD = frames.encode_head(len(_EMPTY_MESSAGE), frames.DATA, 0, 0)[:5]
+# Local names, since each call needs them.
+_PREFIX_BYTES, _unpack_prefix = messages.PREFIX_BYTES, messages.PREFIX.unpack_from
+_MANY_PARTS = 512
+_SMALL_PART = 4096  # bytes: smaller parts are joined, as their objects exceed their content
 
 
 class Carrier(Protocol):
@@ -218,3 +224,88 @@ class Call(Stream):
         if not self.settled:
             self.settled = True
             self.connection.note_call_finished(self)
+
+
+def add_piece(call: Call, payload: bytes) -> None:
+    """Append a piece, which `call.received` already includes."""
+    if call.large is not None:
+        call.large += payload
+    elif call.parts is None:
+        call.parts = [payload]
+    else:
+        call.parts.append(payload)
+
+
+def check_incomplete(call: Call, limits: Limits, assembly: Assembly) -> None:
+    """Check an incomplete request. Raises RpcError for the answer, StreamFault for plain HTTP."""
+    parts = call.parts or []
+    if len(parts) >= _MANY_PARTS and call.received < len(parts) * _SMALL_PART:
+        parts[:] = [b"".join(parts)]
+    if not call.request.grpc:
+        if call.received > limits.http_body_bytes:
+            raise StreamFault(call.id, Code.ENHANCE_YOUR_CALM, "the body is too large")
+        call.share = assembly.small
+        if not call.share.grow(call, call.received):
+            raise StreamFault(call.id, Code.REFUSED_STREAM, "too many unfinished requests")
+        return
+    if not call.declared:
+        if call.received < messages.PREFIX_BYTES:
+            return
+        parts[:] = [b"".join(parts)]
+        _declare(call, parts, limits, assembly)
+    if call.received > call.declared:
+        raise RpcError(Status.INTERNAL, "more than one message in a unary request")
+    assert call.share is not None
+    if not call.share.grow(call, call.received):
+        kind = "large messages" if call.share is assembly.large else "unfinished requests"
+        raise RpcError(Status.UNAVAILABLE, f"the server receives too many {kind}")
+
+
+def _declare(call: Call, parts: list[bytes], limits: Limits, assembly: Assembly) -> None:
+    length = messages.PREFIX.unpack_from(parts[0])[1]
+    if length > limits.message_bytes:
+        raise messages.build_too_large_error(length, limits.message_bytes)
+    call.declared = length + messages.PREFIX_BYTES
+    call.share = assembly.large if length > LARGE else assembly.small
+    if length > LARGE:
+        # Grows in place: many small pieces would fragment the heap.
+        call.large, call.parts = bytearray(parts[0]), None
+
+
+def take_body(call: Call) -> list[bytes]:
+    """Remove the pieces of a complete request from the call; a large message is a view of where it was received."""
+    parts, call.parts = call.parts or [], None
+    if call.large is None:
+        return parts
+    large, call.large = call.large, None
+    view = memoryview(large).toreadonly()
+    # Only handlers that take views are given it; for all others it becomes bytes.
+    return [bytes(view[: messages.PREFIX_BYTES]), cast("bytes", view[messages.PREFIX_BYTES :])]
+
+
+def read_message(call: Call, parts: list[bytes], max_bytes: int) -> tuple[int, bytes]:
+    """The single message in the pieces of a gRPC request, after its flag; a large one as a view. Raises RpcError."""
+    received = call.received
+    if received < _PREFIX_BYTES:
+        raise RpcError(Status.INTERNAL, "a unary request needs one message")
+    if len(parts[0]) < _PREFIX_BYTES:
+        parts = [b"".join(parts)]
+    flag, length = _unpack_prefix(parts[0])
+    if length > max_bytes:
+        raise messages.build_too_large_error(length, max_bytes)
+    if length + _PREFIX_BYTES != received:
+        raise RpcError(Status.INTERNAL, "a unary request needs one whole message")
+    if len(parts) == 1:
+        return flag, parts[0][_PREFIX_BYTES:]
+    parts[0] = parts[0][_PREFIX_BYTES:]
+    parts = [part for part in parts if part]
+    return flag, parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def reserve_unpacked(call: Call, packed: bytes, max_bytes: int, assembly: Assembly) -> int:
+    """Reserve the memory of a compressed message before it is unpacked; returns the bytes. Raises RpcError."""
+    size = messages.read_unpacked_size(packed, max_bytes)
+    call.share = assembly.large if size > LARGE else assembly.small
+    if not call.share.grow(call, size):
+        raise RpcError(Status.UNAVAILABLE, "the server unpacks too many messages")
+    return size

@@ -17,9 +17,8 @@ from binlake.rpc import headers, messages
 from binlake.rpc.client_connection import ClientConnection, Exchange, encode_request_head, read_unary_message
 from binlake.rpc.frames import ConnectionFault
 from binlake.rpc.limits import Limits
-from binlake.rpc.status import RpcError, Status
-from binlake.rpc.tls import Tls
-from binlake.rpc.wire import Wire
+from binlake.rpc.messages import RpcError, Status
+from binlake.rpc.sockets import Tls, Wire
 
 _LIMITS = Limits(stream_window=4 << 20, frame_bytes=256 << 10, connection_window=64 << 20)
 _CONNECT_S = 10.0

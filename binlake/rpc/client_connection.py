@@ -12,8 +12,7 @@ from binlake.rpc.flow import Stream
 from binlake.rpc.frames import Code, ConnectionFault, Setting
 from binlake.rpc.headers import Field
 from binlake.rpc.limits import Limits
-from binlake.rpc.messages import Splitter
-from binlake.rpc.status import RpcError, Status
+from binlake.rpc.messages import RpcError, Splitter, Status
 
 _BY_RESET = {
     Code.REFUSED_STREAM: Status.UNAVAILABLE,

@@ -9,8 +9,7 @@ from typing import cast
 import h11
 
 from binlake.rpc.host import Host, has_certificate, read_peer_address
-from binlake.rpc.http import HttpResponse
-from binlake.rpc.request import build_http_request
+from binlake.rpc.request import HttpResponse, build_http_request
 
 _IDLE_S = 120.0
 _FREE_PIECES = 64

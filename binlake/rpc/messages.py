@@ -1,18 +1,19 @@
-"""gRPC's formats on top of HTTP/2: length-prefixed messages, gzip, grpc-timeout, grpc-message."""
+"""gRPC's formats on top of HTTP/2: length-prefixed messages, gzip, grpc-timeout, and how a call ends (status, text)."""
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from urllib.parse import unquote_to_bytes
 
-from binlake.rpc.status import RpcError, Status
+from binlake.errors import BinlakeError
 
 PREFIX = struct.Struct(">BI")
 """Compressed flag, length of the message in bytes."""
-PREFIX_BYTES = 5
 
+PREFIX_BYTES = 5
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP = 16 + zlib.MAX_WBITS
 _SMALLEST_GZIP = 128  # bytes: gzip makes smaller messages longer
@@ -21,6 +22,45 @@ _MOST_TIMES = 64  # highest ratio above that size: with zeros, gzip can reach a 
 _LEVEL = 1  # a pump compresses each message separately, so speed matters
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _MAX_TEXT_BYTES = 4096
+
+
+class Status(IntEnum):
+    """Status codes of gRPC (its `statuscodes` document)."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class RpcError(BinlakeError):
+    """A call that did not end with OK: its `status`, and the status message in `message`."""
+
+    def __init__(
+        self, status: Status, message: str, *, hint: str = "", where: Mapping[str, object] | None = None
+    ) -> None:
+        self.status = status
+        super().__init__(message, hint=hint, where=where)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (self.status, self.message, self.hint, self.where))
+
+
+def _rebuild(status: Status, message: str, hint: str, where: dict[str, object]) -> RpcError:
+    return RpcError(status, message, hint=hint, where=where)
 
 
 def encode_message(message: bytes, *, gzip: bool = False) -> bytes:

@@ -1,15 +1,16 @@
-"""Parses and checks the header list of a request (RFC 9113 8.2, 8.3; gRPC over HTTP/2)."""
+"""A request to the server: its header list, parsed and checked (RFC 9113 8.2, 8.3; gRPC over HTTP/2).
+
+A plain HTTP handler sees request and response without a socket: one handler serves HTTP/1.1 and HTTP/2.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote
 
 from binlake.rpc.headers import Field
-from binlake.rpc.http import HttpRequest
-from binlake.rpc.messages import parse_timeout
-from binlake.rpc.status import RpcError, Status
+from binlake.rpc.messages import RpcError, Status, parse_timeout
 
 _OF_A_CONNECTION = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
 _PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
@@ -18,6 +19,34 @@ _known_names: set[bytes] = set()  # valid names seen so far: connections repeat 
 _KNOWN_NAMES = 1000
 _NAME_BYTES = 64  # longer names are not remembered
 _LENGTH_DIGITS = 20  # of a content-length; above 4300 digits int() raises another error
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """One complete request. `path` is decoded, without the query; `headers` have lower-case names.
+
+    `certified`: it came over TLS from a caller whose client certificate was verified.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+    certified: bool = False
+
+
+@dataclass(frozen=True)
+class HttpResponse:
+    """One complete answer; its length is added."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+HttpHandler = Callable[[HttpRequest], HttpResponse]
+"""Runs in a thread pool, so it may block; an exception becomes a 500 with its text."""
 
 
 class Malformed(Exception):

@@ -18,19 +18,15 @@ from typing import Any, cast
 import uvloop
 
 from binlake.errors import Permanent
-from binlake.rpc.assembly import Assembly
 from binlake.rpc.call import Handler
 from binlake.rpc.frames import PREFACE
-from binlake.rpc.health import Health, Serving
-from binlake.rpc.host import Peer, read_peer_address
-from binlake.rpc.http import HttpHandler, HttpRequest, HttpResponse
+from binlake.rpc.handlers import Health, PlainRequest, RpcWorkers, Serving, StreamSink
+from binlake.rpc.host import Peer, Peers, read_peer_address
 from binlake.rpc.http1 import Http1Connection
-from binlake.rpc.limits import Limits
-from binlake.rpc.peers import Peers
+from binlake.rpc.limits import Assembly, Limits, SparingLog
+from binlake.rpc.request import HttpHandler, HttpRequest, HttpResponse
 from binlake.rpc.server_connection import ServerConnection
-from binlake.rpc.sparinglog import SparingLog
-from binlake.rpc.tls import Tls
-from binlake.rpc.workers import PlainRequest, RpcWorkers, StreamSink
+from binlake.rpc.sockets import Tls
 
 log = SparingLog()
 

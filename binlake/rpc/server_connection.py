@@ -6,18 +6,16 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from binlake.rpc import frames, headers, incoming, messages, request
-from binlake.rpc.call import Call
+from binlake.rpc import frames, headers, messages, request
+from binlake.rpc.call import Call, add_piece, check_incomplete, read_message, reserve_unpacked, take_body
 from binlake.rpc.flow import Stream
 from binlake.rpc.frames import Code, ConnectionFault, Setting, StreamFault
 from binlake.rpc.headers import Field
 from binlake.rpc.host import Host, has_certificate, read_peer_address
-from binlake.rpc.http import HttpResponse
-from binlake.rpc.limits import EventPace
-from binlake.rpc.request import Malformed, Request
+from binlake.rpc.limits import EventPace, SparingLog
+from binlake.rpc.messages import RpcError, Status
+from binlake.rpc.request import HttpResponse, Malformed, Request
 from binlake.rpc.server_output import FOREVER, ServerOutput
-from binlake.rpc.sparinglog import SparingLog
-from binlake.rpc.status import RpcError, Status
 
 log = SparingLog()
 
@@ -208,7 +206,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         call = cast(Call, stream)
         call.received += len(payload)
         if not call.answered and payload:
-            incoming.add(call, payload)
+            add_piece(call, payload)
             if not end:
                 call.heard_at = self._host.clock()
                 self._check(call)
@@ -219,7 +217,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
 
     def _check(self, call: Call) -> None:
         try:
-            incoming.check(call, self.limits, self._host.assembly)
+            check_incomplete(call, self.limits, self._host.assembly)
         except RpcError as error:
             self._refuse(call, error)
 
@@ -233,14 +231,14 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
             if call.local_closed:
                 self.streams.pop(call.id, None)
             return
-        parts = incoming.take_body(call)
+        parts = take_body(call)
         call.dispatched = True
         if not call.request.grpc:
             http_request = call.request.to_http(b"".join(parts), certified=has_certificate(self._transport))
             self._host.answer_http(http_request, lambda answer: self._send_http_answer(call, answer), self.address)
             return
         try:
-            flag, message = incoming.read_message(call, parts, self.limits.message_bytes)
+            flag, message = read_message(call, parts, self.limits.message_bytes)
             if flag:
                 self._unpack(call, flag, message)
                 return
@@ -251,7 +249,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
 
     def _unpack(self, call: Call, flag: int, packed: bytes) -> None:
         gzip = call.request.gzip
-        size = incoming.reserve(call, packed, self.limits.message_bytes, self._host.assembly) if gzip else 0
+        size = reserve_unpacked(call, packed, self.limits.message_bytes, self._host.assembly) if gzip else 0
 
         def unpack_message() -> Callable[[], None]:
             try:

@@ -21,6 +21,7 @@ from binlake.pump_service.feeder.dump import Dump, DumpRequest, LogStart, find_s
 from binlake.pump_service.feeder.server import (
     Address,
     Link,
+    build_dump_error,
     connect,
     derive_flavor,
     format_address,
@@ -29,7 +30,6 @@ from binlake.pump_service.feeder.server import (
     read_logs_cascades,
 )
 from binlake.pump_service.feeder.settings import SourceFile
-from binlake.pump_service.feeder.sourceerrors import build_dump_error
 
 log = structlog.get_logger()
 

@@ -24,12 +24,14 @@ from binlake.errors import BinlakeError, SourceRefused, SourceUnavailable
 from binlake.mysqlbinlog.events.gtid import MariaDbGtidSet, MySqlGtidSet, encode_mysql_set
 from binlake.mysqlbinlog.events.transactions import GtidOrigin
 from binlake.mysqlbinlog.model import BinlogPosition, Flavor
-from binlake.pump_service.feeder.server import Link, ask, read_log_files
-from binlake.pump_service.feeder.sourceerrors import (
+from binlake.pump_service.feeder.server import (
+    Link,
+    ask,
     build_dump_error,
     build_missing_transactions_error,
     build_purged_error,
     build_reset_error,
+    read_log_files,
 )
 
 _DUMP_GTID = 0x1E

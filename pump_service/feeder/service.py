@@ -27,12 +27,10 @@ from binlake.pump_service.feeder.catalog import Catalog, SourceNames
 from binlake.pump_service.feeder.checks.servers import describe_hidden
 from binlake.pump_service.feeder.connection import open_log
 from binlake.pump_service.feeder.dump import SERVER_FACT
-from binlake.pump_service.feeder.firststart import start_at_log
 from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.parts import Log, Parts
 from binlake.pump_service.feeder.publisher import SourcePublisher, Stopped
 from binlake.pump_service.feeder.registration import HEARTBEAT_S, Registration
-from binlake.pump_service.feeder.removed import FLAVOR, describe_removed, list_known_sources, roll_back_removed_loads
 from binlake.pump_service.feeder.server import ask, build_tracker_arguments, connect, derive_flavor
 from binlake.pump_service.feeder.settings import FeederFile, SourceFile
 from binlake.pump_service.feeder.snapshot.control import read_paused
@@ -41,6 +39,13 @@ from binlake.pump_service.feeder.snapshot.loadstate import read_load_record
 from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
 from binlake.pump_service.feeder.snapshot.selection import FollowedTables, Selection
 from binlake.pump_service.feeder.snapshot.tablerounds import TableRounds
+from binlake.pump_service.feeder.sources import (
+    FLAVOR,
+    describe_removed,
+    list_known_sources,
+    roll_back_removed_loads,
+    start_at_log,
+)
 from binlake.pump_service.feeder.status import (
     JournalHistory,
     JournalTransactions,

@@ -21,16 +21,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import plyvel
 import structlog
 
 from binlake.errors import Permanent
-from binlake.pump_service.pump.heads import KINDS, parse_head
+from binlake.pump_service.pump.heads import parse_entries
 from binlake.pump_service.pump.index import PumpIndex
-from binlake.pump_service.pump.ranges import read_heads
-from binlake.pump_service.pump.record import Pointer, Stretch
+from binlake.pump_service.pump.record import Pointer
 from binlake.pump_service.pump.recovery import KnownSynced, StartStopped, StopAsked, never_stop
 from binlake.pump_service.pump.sorter import EntryKind, PushOutcome, Sorter, SorterEntry
 from binlake.pump_service.pump.vlog import ValueLog
@@ -44,14 +42,9 @@ _PATIENCE_S = 30.0  # seconds between tries to write to a failing index
 _SYNC_S = 1.0
 _DUMP_SHARE = 20  # saving the state may take a twentieth of the time
 _QUEUE = 1 << 18  # entries in memory, some 300 bytes each
-_PREWRITE, _COMMIT, _TAKEN = (
-    EntryKind.PREWRITE,
-    EntryKind.COMMIT,
-    PushOutcome.TAKEN,
-)  # looking up an Enum member costs a call
+# Looking up an Enum member costs a call.
+_PREWRITE, _COMMIT, _TAKEN = EntryKind.PREWRITE, EntryKind.COMMIT, PushOutcome.TAKEN
 _FILE_MAX = struct.Struct("<q")
-# Same as Entry(...) and Pointer(...), without a call of Python code for each of a hundred million records.
-_new_entry, _new_pointer = partial(tuple.__new__, SorterEntry), partial(tuple.__new__, Pointer)
 
 
 @dataclass(slots=True)
@@ -73,32 +66,6 @@ class Counters:
     collected_files: int = 0
     collected_keys: int = 0
     done_gc_ts: int = 0
-
-
-def parse_entry(pointer: Pointer, payload: bytes) -> SorterEntry:
-    """The entry of a record read back from the value log. Raises WireError."""
-    head = parse_head(payload)
-    return SorterEntry(head.kind, head.start_ts, head.commit_ts, pointer, head.key)
-
-
-def parse_entries(fid: int, stretch: Stretch) -> list[SorterEntry]:
-    """The entries of records read back from file `fid`, whose crc has been checked. Raises WireError."""
-    data, places = stretch
-    entries = list[SorterEntry]()
-    add, kinds = entries.append, KINDS
-    for (plain, tp, start_ts, commit_ts, key, cut), (offset, begin, end) in zip(
-        read_heads(data, places), places, strict=True
-    ):
-        pointer = _new_pointer((fid, offset))
-        if not plain or start_ts == commit_ts:
-            add(parse_entry(pointer, data[begin:end]))
-        elif tp:
-            add(_new_entry((kinds[tp], start_ts, commit_ts, pointer, b"")))
-        elif data[key + 1] < 0x80:  # the length of an ordinary key fits into one byte
-            add(_new_entry((_PREWRITE, start_ts, commit_ts, pointer, data[key + 2 : cut])))
-        else:
-            add(parse_entry(pointer, data[begin:end]))
-    return entries
 
 
 class Backlog:

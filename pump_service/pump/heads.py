@@ -14,7 +14,9 @@ from google.protobuf.message import DecodeError
 
 from binlake.base.varint import read_uvarint
 from binlake.errors import WireError
-from binlake.pump_service.pump.sorter import EntryKind
+from binlake.pump_service.pump.ranges import read_heads
+from binlake.pump_service.pump.record import Pointer, Stretch
+from binlake.pump_service.pump.sorter import EntryKind, SorterEntry
 from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite, Rollback
 from binlake.wire.build import emit_always
 
@@ -40,6 +42,8 @@ class Head(NamedTuple):
 
 # Head(...) without the Python-level __new__ of a NamedTuple: this runs for each binlog.
 _new_head = partial(tuple.__new__, Head)
+# So are these, for each of a hundred million records that a start may read.
+_new_entry, _new_pointer = partial(tuple.__new__, SorterEntry), partial(tuple.__new__, Pointer)
 _FAKE, _OTHER, _PREWRITE, _ROLLBACK = EntryKind.FAKE, EntryKind.OTHER, EntryKind.PREWRITE, EntryKind.ROLLBACK
 
 
@@ -114,6 +118,32 @@ def complete(commit: bytes, prewrite: bytes) -> bytes:
     if first is not None and second is not None:
         return b"".join((commit[: first.cut], memoryview(prewrite)[second.cut :]))
     return _complete_parsed(parse_binlog(commit), parse_binlog(prewrite)).SerializeToString()
+
+
+def parse_entry(pointer: Pointer, payload: bytes) -> SorterEntry:
+    """The entry of a record read back from the value log. Raises WireError."""
+    head = parse_head(payload)
+    return SorterEntry(head.kind, head.start_ts, head.commit_ts, pointer, head.key)
+
+
+def parse_entries(fid: int, stretch: Stretch) -> list[SorterEntry]:
+    """The entries of records read back from file `fid`, whose crc has been checked. Raises WireError."""
+    data, places = stretch
+    entries = list[SorterEntry]()
+    add, kinds = entries.append, KINDS
+    for (plain, tp, start_ts, commit_ts, key, cut), (offset, begin, end) in zip(
+        read_heads(data, places), places, strict=True
+    ):
+        pointer = _new_pointer((fid, offset))
+        if not plain or start_ts == commit_ts:
+            add(parse_entry(pointer, data[begin:end]))
+        elif tp:
+            add(_new_entry((kinds[tp], start_ts, commit_ts, pointer, b"")))
+        elif data[key + 1] < 0x80:  # the length of an ordinary key fits into one byte
+            add(_new_entry((_PREWRITE, start_ts, commit_ts, pointer, data[key + 2 : cut])))
+        else:
+            add(parse_entry(pointer, data[begin:end]))
+    return entries
 
 
 def _complete_parsed(commit: Binlog, prewrite: Binlog) -> Binlog:

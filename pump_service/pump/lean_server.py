@@ -22,7 +22,7 @@ from binlake.pump_service.pump.groupcommit import Behind
 from binlake.pump_service.pump.pulls import Pulls
 from binlake.pump_service.pump.service import PumpService
 from binlake.rpc import Call, HttpHandler, Limits, RpcServer, Status, Tls
-from binlake.rpc.sparinglog import SparingLog
+from binlake.rpc.limits import SparingLog
 from binlake.wire.admin_pb2 import MeasureRangeReq, Refusal, WriteBinlogsReq, WriteBinlogsResp
 from binlake.wire.pump_pb2 import PullBinlogReq, WriteBinlogReq
 

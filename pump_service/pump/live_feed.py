@@ -16,7 +16,7 @@ from binlake.pump_service.pump.batches import StoredTransaction, TransactionBatc
 from binlake.pump_service.pump.pull import NotNow, StreamReader, catch_up
 from binlake.pump_service.pump.service import PumpService
 from binlake.rpc import Call, Status
-from binlake.rpc.sparinglog import SparingLog
+from binlake.rpc.limits import SparingLog
 from binlake.wire.blocks import ASKED, PARTS_ASKED
 
 log = SparingLog()

@@ -24,7 +24,7 @@ from typing import Any
 import structlog
 from google.protobuf.message import DecodeError
 
-from binlake.cluster.holding import OFFLINE
+from binlake.cluster.node import OFFLINE
 from binlake.errors import BinlakeError, ConfigError, Permanent
 from binlake.pump_service.monitoring import HEALTHZ, METRICS_CONTENT_TYPE, READYZ, Probes
 from binlake.pump_service.pump.heads import parse_head
@@ -33,8 +33,8 @@ from binlake.pump_service.pump.outcomes import PrewriteVerdict
 from binlake.pump_service.pump.service import PumpService, State
 from binlake.pump_service.pump.sorter import EntryKind
 from binlake.pump_service.pump.storage import PumpStorage
-from binlake.rpc.http import HttpRequest, HttpResponse
-from binlake.rpc.sparinglog import SparingLog
+from binlake.rpc.limits import SparingLog
+from binlake.rpc.request import HttpRequest, HttpResponse
 from binlake.tso import MAX_TS
 from binlake.wire.binlog_pb2 import Binlog, BinlogType, Commit, Prewrite, PrewriteValue, Rollback
 

@@ -20,9 +20,8 @@ from binlake.pump_service.pump.live_feed import LiveFeed, Puller
 from binlake.pump_service.pump.pull import NotNow, catch_up
 from binlake.pump_service.pump.service import PumpService
 from binlake.rpc import Call, RpcServer, Status
-from binlake.rpc.fair import choose_slot_to_free
 from binlake.rpc.frames import Code
-from binlake.rpc.sparinglog import SparingLog
+from binlake.rpc.limits import SparingLog, choose_slot_to_free
 from binlake.wire.blocks import PART_BYTES
 
 log = SparingLog()

@@ -19,16 +19,7 @@ import structlog
 
 from binlake.errors import BinlakeError, LostRange, Permanent, Transient, WireError
 from binlake.pump_service.pump.directory import Files
-from binlake.pump_service.pump.record import (
-    HEAD,
-    RECORD,
-    Pointer,
-    RecordFrame,
-    Stretch,
-    Walk,
-    build_head,
-    frame_of,
-)
+from binlake.pump_service.pump.record import HEAD, RECORD, Pointer, RecordFrame, Stretch, Walk, build_head, frame_of
 from binlake.pump_service.pump.recovery import (
     KnownSynced,
     StopAsked,

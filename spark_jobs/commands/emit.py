@@ -14,17 +14,16 @@ from binlake.config.feed import FeedSection
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
 from binlake.extras.changefeed.section import build_section, dump_section_keys
-from binlake.feed.schemaorder import SchemaOrder
+from binlake.feed.schemaids import SchemaOrder
 from binlake.feed.sink import forget_position
 from binlake.feed.state import read_state, record_removal
 from binlake.lake.opentable import delete_table
 from binlake.lake.tables import build_message_table
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import name_feed_sink
-from binlake.spark_jobs.encode import stage as encode
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.results import StageResult
-from binlake.spark_jobs.publish import stage as publish
+from binlake.spark_jobs.stages import encode, publish
 
 
 @dataclass(frozen=True)

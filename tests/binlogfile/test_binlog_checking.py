@@ -10,8 +10,9 @@ import pytest
 
 from binlake.base.filestore import LocalStore
 from binlake.binlogfile.checking import list_files, verify_files
+from binlake.binlogfile.folder import INDEX_PATH as PATH
+from binlake.binlogfile.folder import BinlogIndex, IndexedFile
 from binlake.binlogfile.framing import pack_record
-from binlake.binlogfile.index import PATH, BinlogIndex, IndexedFile
 from binlake.cli import run
 from binlake.wire import pb_binlog_pb2 as pb
 

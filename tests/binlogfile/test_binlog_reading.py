@@ -11,9 +11,9 @@ import google_crc32c
 import pytest
 
 from binlake.base.filestore import LocalStore
+from binlake.binlogfile.folder import INDEX_PATH as PATH
+from binlake.binlogfile.folder import BinlogFile, BinlogIndex, IndexedFile, format_file_name, parse_name
 from binlake.binlogfile.framing import DamagedFile, compress, pack_record
-from binlake.binlogfile.index import PATH, BinlogIndex, IndexedFile
-from binlake.binlogfile.names import BinlogFile, format_file_name, parse_name
 from binlake.binlogfile.reading import BinlogDdl, BinlogTransaction, decode_datum, read_items
 from binlake.errors import Permanent
 from binlake.rows.codec import datum as d

@@ -41,7 +41,7 @@ from binlake.config.protocols import (
 )
 from binlake.ddl.ddls import build_window_schemas, plan_ddls
 from binlake.ddl.definitions import Segments, WindowDefinitions
-from binlake.feed.avro.schema import build_legal_name
+from binlake.feed.avroschema import build_legal_name
 from binlake.feed.messages import ORDER, MessageEncoder, compute_fingerprint
 from binlake.feed.protocols import format_of
 from binlake.mirror.plan import MirrorEffect, derive_effects

@@ -83,7 +83,7 @@ _PUMP = """
 import sys
 import binlake.pump_service.pump.command
 assert not [name for name in sys.modules if name.startswith(("binlake.config", "pymysql", "cryptography"))]
-import binlake.cluster.source.gchold
+import binlake.cluster.source.regions
 from binlake.config import load_replication
 assert not [name for name in sys.modules if name.startswith(("pymysql", "cryptography"))]
 """

@@ -91,7 +91,7 @@ def late_rows_as_logged(patch: pytest.MonkeyPatch) -> None:
 
 def second_writes_as_logged(patch: pytest.MonkeyPatch) -> None:
     """A change that TiDB logs twice while it rearranges partitions is applied twice."""
-    patch.setattr(batch, "without_echoes", lambda found, *_: (found, np.arange(found.num_rows)))
+    patch.setattr(batch, "without_echoes", lambda found, *_: (found, np.arange(found.num_rows), None))
 
 
 def windows_end_anywhere(patch: pytest.MonkeyPatch) -> None:

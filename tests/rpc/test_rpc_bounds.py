@@ -12,7 +12,7 @@ from rpc_helpers import ECHO, LATE, STREAM, RawPeer, raw, request_block, serving
 from binlake.rpc import Channel, Limits, RpcError, Status, frames, headers
 from binlake.rpc.client_connection import ClientConnection, encode_request_head
 from binlake.rpc.frames import Code, Setting
-from binlake.rpc.workers import RpcWorkers
+from binlake.rpc.handlers import RpcWorkers
 
 MIB = 1 << 20
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from binlake.rpc.fair import FairQueue, choose_slot_to_free
+from binlake.rpc.limits import FairQueue, choose_slot_to_free
 
 
 def test_newest_slot_of_the_address_with_most_is_freed() -> None:

@@ -16,7 +16,7 @@ from rpc_helpers import ECHO, serving, until
 
 from binlake.rpc import Channel, RpcError, frames
 from binlake.rpc.frames import Setting
-from binlake.rpc.wire import Wire
+from binlake.rpc.sockets import Wire
 
 WIDE = frames.encode_settings([(Setting.INITIAL_WINDOW_SIZE, frames.U31)]) + frames.encode_window_update(
     0, frames.U31 - 65_535
@@ -63,7 +63,7 @@ def test_closing_a_wire_wakes_a_thread_that_begins_to_wait(monkeypatch: pytest.M
             return self._poll.poll(timeout_ms)
 
     own = SimpleNamespace(poll=Late, POLLIN=select.POLLIN, POLLOUT=select.POLLOUT)
-    monkeypatch.setattr("binlake.rpc.wire.select", own)
+    monkeypatch.setattr("binlake.rpc.sockets.select", own)
     with listening() as (_, address):
         wire = Wire(address, None, 60)
         begun = time.monotonic()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from binlake.rpc import sparinglog
-from binlake.rpc.sparinglog import SparingLog
+from binlake.rpc import limits
+from binlake.rpc.limits import SparingLog
 
 
 def test_event_gets_ten_lines_per_minute_and_then_the_number_of_omitted_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(sparinglog.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
     log = SparingLog()
     with capture_logs() as lines:
         for number in range(1000):

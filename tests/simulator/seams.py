@@ -44,7 +44,7 @@ _ROOMS = (
     "binlake.base.localfiles",
     "binlake.pump_service.waits",
     "binlake.cluster.pumpclient.",
-    "binlake.cluster.placement.claim",
+    "binlake.cluster.placement.lock",
     "binlake.cluster.source.tikv",
     "binlake.cluster.source.regions",
 )

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from binlake.cluster.placement.claim import EtcdClaim
+from binlake.cluster.placement.lock import EtcdClaim
 from binlake.cluster.source.tikv import TikvStatus
 from binlake.lake import holdups
 from binlake.pump_service.pd import oracle

@@ -15,7 +15,7 @@ from simulator.faults.kinds import Kind
 from simulator.faults.tails import TAILS, leave_behind
 from soak_cluster import Cluster, Later, Pump
 
-from binlake.cluster.control.http import ask
+from binlake.cluster.control.nodes import ask_node as ask
 from binlake.cluster.placement import NodeRegistry, PdClient
 from binlake.errors import SourceUnavailable
 from binlake.testkit.workload.source import LiveTransactions

@@ -18,7 +18,7 @@ from binlake.errors import BinlakeError, ConfigError, LostRange, Permanent, Tran
 from binlake.pump_service.pump.batches import Transaction, encode_message
 from binlake.pump_service.pump.server import PumpServer
 from binlake.pump_service.pump.service import PumpService
-from binlake.rpc.sparinglog import SparingLog
+from binlake.rpc.limits import SparingLog
 from binlake.wire import admin_pb2, pump_pb2
 
 log = SparingLog()

@@ -10,9 +10,9 @@ from pathlib import Path
 from support.mariadb import MariaDb
 
 from binlake.base.filestore import LocalStore
+from binlake.binlogfile.folder import INDEX_PATH as PATH
+from binlake.binlogfile.folder import BinlogIndex, IndexedFile, compute_checksum, read_index, select_binlog_files
 from binlake.binlogfile.framing import read_records
-from binlake.binlogfile.index import PATH, BinlogIndex, IndexedFile, compute_checksum, read_index
-from binlake.binlogfile.names import select_binlog_files
 from binlake.binlogfile.reading import parse_item
 from binlake.config.servers import TargetSection
 from binlake.extras.reparo.restore import Restored, restore

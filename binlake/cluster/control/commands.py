@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from binlake.base.commandline import add_output
-from binlake.cluster.control.http import ask
+from binlake.cluster.control.nodes import ask_node as ask
 from binlake.cluster.control.nodes import (
     describe_node,
     format_table,

@@ -1,7 +1,8 @@
 """`binlake config check --against source`: which of the source's tables each rule of a replication matches.
 
 A rule that matches no table is a warning and no failure: its table may come later. The command is here, and not beside
-the check of the file alone, because it asks the source.
+the check of the file alone, because it asks the source: for its present tables, from its history of DDL; PD is not
+asked.
 """
 
 from __future__ import annotations
@@ -9,16 +10,31 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from binlake.base.terminal import print_table
-from binlake.cluster.source.tables import read_table_names
+from binlake.cluster.placement import open_placement
+from binlake.cluster.source.ddlhistory import SqlHistory
+from binlake.cluster.source.tidb import TidbSource
 from binlake.config import command
 from binlake.config.load import resolve_server
 from binlake.config.matching import RuleMatch, match_rules, select_own_tables
 from binlake.config.model import Replication
 from binlake.config.sidefiles import build_feed_path
+from binlake.rows.schema import SchemaState
+from binlake.rows.schema.state import JobSpool
 from binlake.rules import Rules
+
+if TYPE_CHECKING:
+    from binlake.config.servers import SourceSection
+
+_MOST_SHOWN = 10
+_NO_TABLE = (
+    "warning: no rule was compared: the source has no table yet. A feeder knows a server's tables once it has begun to"
+    " read it (`binlake feeder status`); then check again"
+)
 
 
 class SourceConfigCommand(command.ConfigCommand):
@@ -79,8 +95,16 @@ def _describe_unmatched(match: RuleMatch, file: Path) -> str:
     )
 
 
-_MOST_SHOWN = 10
-_NO_TABLE = (
-    "warning: no rule was compared: the source has no table yet. A feeder knows a server's tables once it has begun to"
-    " read it (`binlake feeder status`); then check again"
-)
+def read_table_names(source: SourceSection) -> list[tuple[str, str]]:
+    """(db, table) of all tables, views and sequences of `source`. Raises SourceUnavailable, SchemaError, Transient.
+
+    `source` has its password. A feeder's status address gives the tables of its servers under its own names.
+    """
+    with open_placement(source) as placement:
+        tls = placement.tls
+        history = SqlHistory(source.sql, source.timeout_s, source.sql_security) if source.sql is not None else None
+        opened = TidbSource(placement.pd, source.status_url, source.timeout_s, tls=tls, history=history)
+        with closing(opened) as tidb, JobSpool() as spool:
+            spool.fill(tidb.fetch_ddl_jobs(0))
+            state = SchemaState().fold(spool.iterate_jobs())
+    return [(table.db, table.name) for table in state.list_tables()]

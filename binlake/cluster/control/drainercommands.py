@@ -1,19 +1,23 @@
-"""`binlake pause-drainer`, `offline-drainer` and `resume-drainer`: a consumer stops, ends or goes on.
+"""Commands for consumers: `binlake pause-drainer`, `offline-drainer`, `resume-drainer`, `generate_meta`.
 
 An original drainer is asked over HTTP. A replication of Binlake has no process: the state of its entry is what plan
-obeys (binlake/cluster/holding.py, S0-74).
+obeys (binlake/cluster/node.py, S0-74). `generate_meta` writes the savepoint from which a new original drainer starts
+(tidb-binlog 3.4).
 """
 
 from __future__ import annotations
 
 import abc
 import argparse
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from binlake.cluster.control.commands import NodeAction, add_node, open_registry, warn
-from binlake.cluster.holding import OFFLINE, PAUSED, RESTING, is_name_of_consumer
+from binlake import tso
+from binlake.cluster.control.commands import NodeAction, add_cluster, add_node, add_option, open_pd, open_registry, warn
+from binlake.cluster.node import OFFLINE, PAUSED, RESTING, is_name_of_consumer
 from binlake.cluster.placement import NodeRegistry, NodeStatus
 from binlake.cluster.placement.registry import DRAINERS, build_unknown_node_error
-from binlake.errors import Permanent
+from binlake.errors import ConfigError, Permanent
 
 
 class _DrainerAction(NodeAction, abc.ABC):
@@ -106,3 +110,41 @@ def _is_replication(registry: NodeRegistry, node: NodeStatus) -> bool:
     if is_name_of_consumer(node.node_id) or not node.host:
         return True
     return any(pump.host == node.host for pump in registry.list_pumps())
+
+
+class GenerateMetaCommand:
+    """Writes `<data-dir>/savepoint` with the newest timestamp of PD."""
+
+    examples = ("binlake generate_meta --data-dir /var/lib/drainer --pd-urls http://10.0.0.5:2379",)
+    help = "write a savepoint file with PD's newest timestamp"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare PD, the folder, and a time zone for the shown time."""
+        add_cluster(parser)
+        add_option(
+            parser, "data-dir", type=Path, default=Path("binlog_position"), help="folder of the file `savepoint`"
+        )
+        add_option(
+            parser, "time-zone", default="", metavar="ZONE", help="also write the time in this zone, such as Asia/Tokyo"
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Write the savepoint, and print it."""
+        with open_pd(args) as pd:
+            ts = pd.fetch_ts()
+        lines = [f"commitTS = {ts}"]
+        if args.time_zone:
+            lines.append(f"# {tso.to_datetime(ts).astimezone(_parse_zone(args.time_zone)).isoformat(' ')}")
+        args.data_dir.mkdir(parents=True, exist_ok=True)
+        (args.data_dir / "savepoint").write_text("\n".join(lines) + "\n")
+        print("\n".join(lines))
+        return 0
+
+
+def _parse_zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise ConfigError(
+            "unknown time zone", where={"time-zone": name}, hint="use a name such as Asia/Tokyo or UTC"
+        ) from None

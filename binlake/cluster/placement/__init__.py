@@ -1,12 +1,9 @@
 """Clients of the placement driver: timestamps, the registry of pumps and consumers in its etcd, locks."""
 
 from binlake.cluster.node import NodeStatus
-from binlake.cluster.placement.claim import EtcdClaim
-from binlake.cluster.placement.clock import ClockClient
 from binlake.cluster.placement.etcd import EtcdClient
-from binlake.cluster.placement.lock import EtcdLock
-from binlake.cluster.placement.opening import Placement, is_pd_reachable, open_placement
-from binlake.cluster.placement.pd import PdClient
+from binlake.cluster.placement.lock import EtcdClaim, EtcdLock
+from binlake.cluster.placement.pd import ClockClient, PdClient, Placement, is_pd_reachable, open_placement
 from binlake.cluster.placement.registry import NodeRegistry, RegistryEntry
 
 __all__ = [

@@ -1,19 +1,70 @@
-"""PD's own API: the cluster id and timestamps, from the leader (docs/reference/formats.md 1.10)."""
+"""The placement driver: PD's own API (cluster id and timestamps, from the leader), opened with its registry.
+
+docs/reference/formats.md 1.10. An embedded PD also has a clock that a replay controls (proto/binlake/wire/clock.proto).
+"""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import grpc
+import structlog
 
 from binlake import tso as oracle
 from binlake.cluster.placement.channel import build_unavailable_error, call_error, connect, connect_serving
-from binlake.errors import Permanent, SourceUnavailable
+from binlake.cluster.placement.etcd import EtcdClient
+from binlake.cluster.placement.registry import NodeRegistry
+from binlake.errors import ConfigError, Permanent, SourceUnavailable
 from binlake.rpc import Tls
 from binlake.wire import pd_pb2 as pb
+from binlake.wire.clock_pb2 import LeadReq, LeadResp
+from binlake.wire.clock_pb2_grpc import ClockStub
 from binlake.wire.pd_pb2_grpc import PDStub
+
+if TYPE_CHECKING:
+    from binlake.config.servers import SourceSection
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """PD's own API, the registry in its etcd, and `tls`, which also applies to pumps."""
+
+    pd: PdClient
+    registry: NodeRegistry
+    tls: Tls | None
+
+
+@contextmanager
+def open_placement(source: SourceSection) -> Iterator[Placement]:
+    """PD of `source`; any cluster other than `source.cluster-id` is refused. Each part connects at its first call."""
+    expected = source.expected_cluster or None
+    tls = Tls.of(*source.security.list_files())
+    with (
+        closing(PdClient(source.pd_urls, source.timeout_s, expected, tls=tls)) as pd,
+        closing(EtcdClient(source.pd_urls, source.timeout_s, tls=tls)) as etcd,
+    ):
+        yield Placement(pd, NodeRegistry(etcd), tls)
+
+
+def is_pd_reachable(source: SourceSection) -> bool:
+    """Whether PD of `source` gives a timestamp (S3-10). Raises Permanent if it belongs to another cluster.
+
+    Giving the cluster's id is not enough: a member of a PD without a leader still does, but no window can be planned.
+    """
+    try:
+        with open_placement(source) as placement:
+            placement.pd.fetch_ts()
+    except SourceUnavailable as error:
+        log.info("pd_unreachable", reason=str(error))
+        return False
+    return True
 
 
 class PdClient:
@@ -168,3 +219,46 @@ class _TsoStream:
             end = error
         self.broke = not self._closed
         self._answers.put(end)
+
+
+class ClockClient:
+    """Thread-safe.
+
+    Raises SourceUnavailable; ConfigError for a bound that PD has passed, and for a PD whose clock cannot be led (a real
+    one).
+    """
+
+    def __init__(self, urls: Sequence[str], timeout_s: float = 10.0) -> None:
+        self._urls = list(urls)
+        self._timeout_s = timeout_s
+        self._channel = connect(urls, timeout_s)
+        self._stub = ClockStub(self._channel)
+
+    def lead(self, bound: int) -> int:
+        """Keep all timestamps below `bound` from now on; returns the last timestamp given so far."""
+        return self._send(LeadReq(ts=bound, hold=True))
+
+    def release(self) -> int:
+        """Let the clock continue at real pace; returns the last timestamp given so far."""
+        return self._send(LeadReq(hold=False))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def _send(self, request: LeadReq) -> int:
+        try:
+            answer: LeadResp = self._stub.Lead(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                raise ConfigError(
+                    error.details() or "the clock cannot be led", where={"pd-urls": ",".join(self._urls)}
+                ) from None
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise ConfigError(
+                    "the clock of this PD is not led",
+                    where={"pd-urls": ",".join(self._urls)},
+                    hint="a capture is replayed into a fresh `binlake pd --led --start-ts TS`",
+                ) from None
+            raise call_error(self._urls, error) from None
+        return answer.ts

@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from binlake.cluster.holding import OFFLINE, PAUSED, RESTING
-from binlake.cluster.node import STATES, NodeStatus
+from binlake.cluster.node import OFFLINE, PAUSED, RESTING, STATES, NodeStatus
 from binlake.cluster.placement.etcd import EtcdClient, EtcdWatch
 from binlake.errors import ConfigError, Permanent, Transient
 from binlake.wire import etcd_pb2 as pb

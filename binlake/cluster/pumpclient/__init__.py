@@ -3,7 +3,7 @@
 Both work with a Binlake pump and with an original one; they connect at the first call.
 """
 
-from binlake.cluster.pumpclient.follow import PumpList, PumpWatch
+from binlake.cluster.pumpclient.pumps import PumpList, PumpWatch
 from binlake.cluster.pumpclient.reader import Pulled, PumpInfo, PumpReader, RangeSize
 from binlake.cluster.pumpclient.writer import ClientOptions, ClientStats, PumpClient, WriteTimes
 

@@ -17,9 +17,7 @@ from google.protobuf.message import EncodeError
 
 from binlake.cluster.node import NodeStatus
 from binlake.cluster.pumpclient.ends import Ends, TransactionEnd
-from binlake.cluster.pumpclient.follow import PumpList, PumpListFollower
-from binlake.cluster.pumpclient.pumps import ONLINE, Pumps, PumpState
-from binlake.cluster.pumpclient.strategy import build_strategy
+from binlake.cluster.pumpclient.pumps import ONLINE, PumpList, PumpListFollower, Pumps, PumpState, build_strategy
 from binlake.cluster.pumpclient.transport import Connect, WriteRefusal, WriteRequest, build_rpc_connect
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
 from binlake.rpc import Tls

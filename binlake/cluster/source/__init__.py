@@ -3,19 +3,19 @@
 For TiDB they come from PD and the status port; a capture, a feeder and a workload implement the same protocol.
 """
 
-from binlake.cluster.source.protocol import JobHistory, Source
-from binlake.cluster.source.sqlhistory import SqlHistory
-from binlake.cluster.source.status import (
+from binlake.cluster.source.ddlhistory import DdlStep, ShownTable, SqlHistory
+from binlake.cluster.source.protocol import (
     Absent,
     Committed,
+    JobHistory,
     Locked,
     RolledBack,
+    Source,
     Status,
     Unknown,
     Unreachable,
     read_status,
 )
-from binlake.cluster.source.steps import DdlStep, ShownTable
 from binlake.cluster.source.tidb import StatusPort, TidbSource
 
 __all__ = [

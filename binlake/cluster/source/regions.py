@@ -1,25 +1,37 @@
-"""Finds TiKV's regions and its GC safe point by calls to PD's leader (kvproto: pdpb, metapb).
+"""TiKV's regions and its GC safe point, by calls to PD's leader (kvproto: pdpb, metapb).
 
 A region is looked up by the encoded key, cached, and removed from the cache when TiKV reports that it has moved.
+
+A snapshot is protected from GC while it is read: by a service safe point at PD, renewed while the context `hold_gc` is
+open. After a crash the safe point stays for at most `HOLD_S`. A placement driver without TiKV has no GC.
 """
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import structlog
 from google.protobuf.message import DecodeError
 
 from binlake.cluster.placement.channel import build_unavailable_error, parse_urls
-from binlake.errors import SourceUnavailable
+from binlake.errors import LostRange, SourceUnavailable
 from binlake.rpc import Channel, RpcError, Status, Tls
 from binlake.wire import pd_pb2 as pd
 from binlake.wire import tikv_pb2 as pb
 
+if TYPE_CHECKING:
+    from binlake.config.servers import SourceSection
+
+log = structlog.get_logger(__name__)
+
 _GROUP = 8
+HOLD_S = 600
+_RENEW_S = HOLD_S / 4
 
 
 def encode_key(key: bytes) -> bytes:
@@ -190,3 +202,50 @@ class _NoTikv(SourceUnavailable):
 
 def _overlap(first: RegionLocation, second: RegionLocation) -> bool:
     return (not first.end or second.start < first.end) and (not second.end or first.start < second.end)
+
+
+@contextmanager
+def hold_gc(source: SourceSection, service: str, ts: int, renew_s: float = _RENEW_S) -> Iterator[None]:
+    """Keep rows as of `ts` readable inside the context. Raises LostRange if GC has passed `ts`, SourceUnavailable."""
+    tls = Tls.of(*source.security.list_files())
+    with closing(RegionClient(list(source.pd_urls), source.timeout_s, tls)) as regions:
+        if not regions.has_tikv():
+            log.info("gc_not_held", reason="this placement driver has no TiKV", commit_ts=str(ts))
+            yield
+            return
+        _set_safe_point(regions, service, ts)
+        is_done = threading.Event()
+        renewing = threading.Thread(target=_renew, args=(regions, service, ts, renew_s, is_done), name="gc-hold")
+        renewing.start()
+        try:
+            yield
+        finally:
+            is_done.set()
+            renewing.join()
+            _release(regions, service)
+
+
+def _set_safe_point(regions: RegionClient, service: str, ts: int) -> None:
+    least = regions.hold_gc(service, ts, HOLD_S)
+    if least > ts:
+        raise LostRange(
+            "TiKV's GC has passed the snapshot: rows of that time may have been removed",
+            where={"commit_ts": ts, "safe_point": least},
+            hint="raise tidb_gc_life_time; start the load again with a new lake folder and a current snapshot",
+        )
+
+
+def _renew(regions: RegionClient, service: str, ts: int, renew_s: float, is_done: threading.Event) -> None:
+    while not is_done.wait(renew_s):
+        try:
+            _set_safe_point(regions, service, ts)
+        except (SourceUnavailable, LostRange) as error:
+            # The safe point holds for some more minutes. If GC passes it after all, TiDB refuses the next read.
+            log.warning("gc_hold_not_renewed", commit_ts=str(ts), error=str(error))
+
+
+def _release(regions: RegionClient, service: str) -> None:
+    try:
+        regions.hold_gc(service, 0, 0)
+    except SourceUnavailable as error:
+        log.warning("gc_hold_left_to_expire", seconds=HOLD_S, error=str(error))

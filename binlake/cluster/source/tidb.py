@@ -16,9 +16,7 @@ from typing import Any
 
 import httpx
 
-from binlake.cluster.source.protocol import JobHistory
-from binlake.cluster.source.status import Status, Unknown, read_status
-from binlake.cluster.source.steps import (
+from binlake.cluster.source.ddlhistory import (
     VERSION_KEY,
     DdlStep,
     ShownTable,
@@ -27,6 +25,7 @@ from binlake.cluster.source.steps import (
     parse_shown_table,
     parse_step,
 )
+from binlake.cluster.source.protocol import JobHistory, Status, Unknown, read_status
 from binlake.errors import SourceUnavailable, WireError
 from binlake.rpc import Tls
 from binlake.tso import Clock

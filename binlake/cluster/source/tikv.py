@@ -20,8 +20,8 @@ from enum import Enum
 from google.protobuf.message import DecodeError
 
 from binlake import tso
+from binlake.cluster.source.protocol import Absent, Committed, Locked, RolledBack, Status, Unknown, Unreachable
 from binlake.cluster.source.regions import RegionClient, RegionLocation
-from binlake.cluster.source.status import Absent, Committed, Locked, RolledBack, Status, Unknown, Unreachable
 from binlake.errors import SourceUnavailable
 from binlake.rpc import Channel, PendingCall, RpcError, Tls
 from binlake.wire import tikv_pb2 as pb

@@ -15,7 +15,7 @@ import structlog
 
 from binlake.base.filestore import StoredFiles
 from binlake.base.sql import Dialect
-from binlake.binlogfile.index import BinlogIndex, read_index
+from binlake.binlogfile.folder import BinlogIndex, read_index
 from binlake.binlogfile.reading import Item, read_items
 from binlake.config.servers import TargetSection
 from binlake.dialect.replacement import empties_table

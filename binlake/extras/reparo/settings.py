@@ -19,7 +19,7 @@ from binlake import tso
 from binlake.base.secrets import resolve_secret
 from binlake.base.sections import FilterSection, HostText, NameList, Section, SqlSecurity, TableName
 from binlake.base.tomlfile import WITH_MARK, describe_problem
-from binlake.binlogfile.index import BinlogIndex
+from binlake.binlogfile.folder import BinlogIndex
 from binlake.config.servers import TargetSection
 from binlake.errors import ConfigError
 from binlake.rules.tables import TableFilter

@@ -24,16 +24,23 @@ from binlake import tso
 from binlake.base.arrowcolumns import build_fixed_width_array, join_parts, split_binary_array
 from binlake.base.filestore import StoredFiles, open_store
 from binlake.base.lakecolumns import Message
+from binlake.binlogfile.folder import INDEX_PATH as PATH
+from binlake.binlogfile.folder import (
+    BinlogIndex,
+    Compression,
+    IndexedFile,
+    compute_checksum,
+    format_file_name,
+    read_index,
+    select_binlog_files,
+)
 from binlake.binlogfile.framing import CRC, HEAD, MAGIC, build_damage_error, compress
-from binlake.binlogfile.index import PATH, BinlogIndex, IndexedFile, compute_checksum, read_index
-from binlake.binlogfile.names import Compression, format_file_name, select_binlog_files
 from binlake.config.sinkuri import StorageSection
 from binlake.errors import Permanent
-from binlake.feed.events import DDL
+from binlake.feed.encoding import TRANSACTION, measure_lengths
 from binlake.feed.files.publisher import Read
-from binlake.feed.manifest import EncodeManifest
-from binlake.feed.position import ChangePosition
-from binlake.feed.protobuf import TRANSACTION, measure_lengths
+from binlake.feed.manifest import ChangePosition, EncodeManifest
+from binlake.feed.messages import DDL
 
 log = structlog.get_logger(__name__)
 

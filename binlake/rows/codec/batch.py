@@ -49,6 +49,7 @@ from binlake.rows.codec.pendingrows import (
     cut,
 )
 from binlake.rows.codec.secondwrites import (
+    LastWrite,
     SchemaMoment,
     SecondWrites,
     may_be_twice,
@@ -144,6 +145,7 @@ class MutationBatch:
         self._known: dict[TableDef, Collection[str]] = {}
         self._routed: dict[TableDef, _Names4 | None] = {}
         self._sides: Known = {}
+        self._last: LastWrite | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -199,7 +201,7 @@ class MutationBatch:
                 self.stats.table_rows += count
             else:
                 moment = (commit_ts, start_ts, large.version)
-                for taken in iterate_rows(pieces, mutation, apart=table.find_identity().kind == "row"):
+                for taken in iterate_rows(pieces, mutation):
                     self._add_taken(table, taken, seq, wanted, (*moment, mutation.table_id))
                     if self.is_full:
                         yield
@@ -385,7 +387,7 @@ class MutationBatch:
             join_maps(columns.after, count),
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=MUTATION_SCHEMA)
-        batch, kept = without_echoes(batch, tables, numbers)
+        batch, kept, self._last = without_echoes(batch, tables, numbers, self._last)
         late = numbers[kept], versions[kept]
         doubt = Doubt(self._partition_rows, self.stats.taken_away)
         return without_lost_rows(batch, tables, *late, self.stats.gone_rows, self._look_up_names, doubt)

@@ -27,8 +27,6 @@ _LISTS = ((pb.Insert, 0x12), (pb.Update, 0x1A), (pb.DeleteRow, 0x32))
 _NO_DDL = bytes((0x38, 0x00, 0x40, 0x00))
 _FIELD_BYTES = 6
 """The tag and the length of a row; as many bytes follow the beginning of the last row of a binlog."""
-_MOST_STEPS = 64
-"""How far a border between two reads is moved."""
 
 
 class ListedMutation(NamedTuple):
@@ -109,52 +107,29 @@ def _list_mutation(reader: _PieceReader, most: int) -> ListedMutation:
     return ListedMutation(table_id, begin, end, kinds, lists)
 
 
-def iterate_rows(pieces: Pieces, mutation: ListedMutation, *, apart: bool) -> Iterator[TakenRows]:
-    """The rows of `mutation` in order, at most MOST_ROWS at a time and no more than a piece of each list.
-
-    `apart`: rows that may be one change, which TiDB has logged twice (`echoes`), are also taken apart; else they stay
-    together.
-    """
+def iterate_rows(pieces: Pieces, mutation: ListedMutation) -> Iterator[TakenRows]:
+    """The rows of `mutation` in order, at most MOST_ROWS at a time and no more than a piece of each list."""
     tags: dict[int, int] = dict(_LISTS)
     counts = np.bincount(mutation.kinds, minlength=8).tolist()
     cursors = {
         kind: _RowCursor(_PieceReader(pieces(begin), begin), tags[kind], counts[kind])
         for kind, begin in mutation.lists.items()
     }
-    first, total = 0, len(mutation.kinds)
-    while first < total:
-        window = mutation.kinds[first : first + MOST_ROWS + 1]
-        count = min(len(window), MOST_ROWS, total - first)
+    first = 0
+    while first < len(mutation.kinds):
+        kinds = mutation.kinds[first : first + MOST_ROWS]
         for kind, cursor in cursors.items():
             cursor.fill()
-            own = np.flatnonzero(window == kind)
-            if cursor.left and len(own) >= cursor.available:
-                # The last row at hand is the next one at most: with it, it is seen whether the border is good.
-                count = min(count, int(own[cursor.available - 1]))
-        if not apart and first + count < total:
-            count = _move_border(window, count, cursors)
-        kinds = window[:count]
+            own = np.flatnonzero(kinds == kind)
+            if len(own) > cursor.available:
+                kinds = kinds[: own[cursor.available]]
         yield TakenRows(first, kinds, {k: one.take(n) for k, one in cursors.items() if (n := int((kinds == k).sum()))})
-        first += count
+        first += len(kinds)
 
 
 def read_field(pieces: Pieces, mutation: ListedMutation) -> bytes:
     """The bytes of `mutation`, with its tag and size."""
     return _PieceReader(pieces(mutation.begin), mutation.begin).read_bytes(mutation.end - mutation.begin)
-
-
-def _move_border(window: Bytes, count: int, cursors: dict[int, _RowCursor]) -> int:
-    """At most `count`, so that the rows before and after the border are no pair of first and second write."""
-    for fewer in range(count, max(count - _MOST_STEPS, 0), -1):
-        before, after = int(window[fewer - 1]), int(window[fewer])
-        if before != after:
-            if (before, after) != (pb.Update, pb.DeleteRow):
-                return fewer
-            continue
-        place = int((window[:fewer] == after).sum())
-        if cursors[after].look(place - 1) != cursors[after].look(place):
-            return fewer
-    return count
 
 
 class _PieceReader:
@@ -248,14 +223,11 @@ class _PieceReader:
             raise _NotPlain
         return count
 
-    def read_spans(self, tag: int, most: int) -> tuple[list[int], list[int], int]:
-        """(starts, ends of the next rows that `data` has whole, `most` at most; where the last one's field begins).
-
-        The position is after the last of them.
-        """
+    def read_spans(self, tag: int, most: int) -> tuple[list[int], list[int]]:
+        """(starts, ends) of the next rows that `data` has whole, `most` at most; the position is after the last one."""
         starts: list[int] = []
         ends: list[int] = []
-        data, at, field = self.data, self.at, self.at
+        data, at = self.data, self.at
         add_start, add_end, last = starts.append, ends.append, len(data) - _FIELD_BYTES + 1
         while at < last and len(starts) < most:
             if data[at] != tag:
@@ -270,22 +242,21 @@ class _PieceReader:
             if begin + size > len(data):
                 break
             add_start(begin)
-            field, at = at, begin + size
+            at = begin + size
             add_end(at)
         self.at = at
-        return starts, ends, field
+        return starts, ends
 
 
 class _RowCursor:
-    """Follows the `left` rows of a list; `available` of them are at hand, the last one also if more are to come."""
+    """Follows the rows of a list, of which `left` are not at hand yet."""
 
     def __init__(self, reader: _PieceReader, tag: int, left: int) -> None:
-        self.left = left
         self._reader = reader
         self._tag = tag
+        self._left = left
         self._lanes = Lanes.of([])
         self._next = 0
-        self._field = 0
 
     @property
     def available(self) -> int:
@@ -293,23 +264,15 @@ class _RowCursor:
         return len(self._lanes) - self._next
 
     def fill(self) -> None:
-        """Have at least two rows at hand, unless fewer are left."""
-        while self.left and self.available < 2:
-            reader, again = self._reader, self.available
-            begin = reader.at = self._field if again else reader.at
-            starts, ends, self._field = reader.read_spans(self._tag, self.left + again)
-            if len(starts) <= again:
-                reader.at = begin
-                reader.read_more()
-                starts, ends, self._field = reader.read_spans(self._tag, self.left + again)
+        """Have a row at hand, unless none is left."""
+        while self._left and not self.available:
+            starts, ends = self._reader.read_spans(self._tag, self._left)
             if starts:
-                data = np.frombuffer(reader.data + PAD, np.uint8)
+                data = np.frombuffer(self._reader.data + PAD, np.uint8)
                 self._lanes, self._next = Lanes(data, np.array(starts), np.array(ends)), 0
-                self.left -= len(starts) - again
-
-    def look(self, place: int) -> bytes:
-        """The row at hand with the number `place`, from 0 on."""
-        return self._lanes.read_row(self._next + place)
+                self._left -= len(starts)
+            else:
+                self._reader.read_more()
 
     def take(self, count: int) -> Lanes:
         """The next `count` rows at hand."""

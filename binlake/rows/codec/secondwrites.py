@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -234,32 +235,73 @@ def _build_undecided_error(table: TableDef, moment: SchemaMoment) -> SchemaError
     )
 
 
-def without_echoes(batch: pa.RecordBatch, tables: Sequence[TableDef], which: Ints) -> tuple[pa.RecordBatch, Ints]:
-    """Returns (`batch` of MUTATION_SCHEMA without second writes, the numbers of the remaining rows).
+class LastWrite(NamedTuple):
+    """The last row of a batch, as its neighbour in the next one sees it: `written` is what that one may repeat."""
 
-    `which`: the index of each row's definition in `tables`.
+    table: TableDef
+    commit_ts: int
+    seq: int
+    key: str
+    op: str
+    written: tuple[object, ...]
+
+
+def without_echoes(
+    batch: pa.RecordBatch, tables: Sequence[TableDef], which: Ints, before: LastWrite | None = None
+) -> tuple[pa.RecordBatch, Ints, LastWrite | None]:
+    """Returns (`batch` of MUTATION_SCHEMA without second writes, the numbers of the remaining rows, its last row).
+
+    `which`: the index of each row's definition in `tables`; `before`: the last row of the batch before it.
     """
     all_rows = np.arange(batch.num_rows)
     keyed = np.asarray([one.find_identity().kind != "row" for one in tables], np.bool_)
-    if batch.num_rows < 2 or not keyed[which].any():
-        return batch, all_rows
-    # Two rows are not neighbours if a filter removed rows between them, so their seq must differ by 1.
-    near = keyed[which[1:]] & (which[1:] == which[:-1]) & (np.diff(batch[Mutation.SEQ].to_numpy()) == 1)
-    for name in (Mutation.COMMIT_TS, Mutation.KEY):
-        near &= pc.equal(batch[name].slice(1), batch[name].slice(0, batch.num_rows - 1)).to_numpy(zero_copy_only=False)
-    ops = batch[Mutation.OP]
-    alike = pc.equal(ops.slice(1), ops.slice(0, batch.num_rows - 1)).to_numpy(zero_copy_only=False)
-    near &= alike | pc.equal(ops.slice(1), "delete").to_numpy(zero_copy_only=False)
-    if not near.any():
-        return batch, all_rows
+    if not batch.num_rows or not keyed[which].any():
+        return batch, all_rows, None
+    numbers = _list_repeated(batch, keyed[which[1:]] & (which[1:] == which[:-1]))
+    if before is not None and _may_repeat(before, batch, tables[which[0]]):
+        numbers.insert(0, 0)
     kept = np.ones(batch.num_rows, np.bool_)
-    first = 0
-    for number in (np.flatnonzero(near) + 1).tolist():
+    written = before.written if before is not None else ()
+    for number in numbers:
         # A run of several second writes repeats the last write that was kept.
-        first = number - 1 if kept[number - 1] else first
-        kept[number] = not _repeats(*(tuple(batch[name][n].as_py() for name in _NAMES) for n in (first, number)))
+        written = _read_write(batch, number - 1) if number and kept[number - 1] else written
+        kept[number] = not _repeats(written, _read_write(batch, number))
+    last = None
+    if keyed[which[-1]]:
+        last = _read_last(batch, tables[which[-1]], _read_write(batch, -1) if kept[-1] else written)
     rows = all_rows[kept]
-    return (batch, rows) if kept.all() else (batch.take(pa.array(rows)), rows)
+    return (batch if kept.all() else batch.take(pa.array(rows))), rows, last
+
+
+def _list_repeated(batch: pa.RecordBatch, near: npt.NDArray[np.bool_]) -> list[int]:
+    """Numbers of the rows that may be second writes of the row before; `near`: whether each one's table is the same."""
+    count = batch.num_rows - 1
+    # Two rows are not neighbours if a filter removed rows between them, so their seq must differ by 1.
+    near = near & (np.diff(batch[Mutation.SEQ].to_numpy()) == 1)
+    for name in (Mutation.COMMIT_TS, Mutation.KEY):
+        near &= pc.equal(batch[name].slice(1), batch[name].slice(0, count)).to_numpy(zero_copy_only=False)
+    ops = batch[Mutation.OP]
+    alike = pc.equal(ops.slice(1), ops.slice(0, count)).to_numpy(zero_copy_only=False)
+    near &= alike | pc.equal(ops.slice(1), "delete").to_numpy(zero_copy_only=False)
+    found: list[int] = (np.flatnonzero(near) + 1).tolist()
+    return found
+
+
+def _may_repeat(before: LastWrite, batch: pa.RecordBatch, table: TableDef) -> bool:
+    """Whether the first row of `batch` may be a second write of the row `before` it."""
+    first = _read_last(batch.slice(0, 1), table, ())
+    follows = before._replace(seq=before.seq + 1, op=first.op, written=()) == first
+    return follows and first.op in (before.op, "delete")
+
+
+def _read_last(batch: pa.RecordBatch, table: TableDef, written: tuple[object, ...]) -> LastWrite:
+    names = (Mutation.COMMIT_TS, Mutation.SEQ, Mutation.KEY, Mutation.OP)
+    commit_ts, seq, key, op = (batch[name][-1].as_py() for name in names)
+    return LastWrite(table, commit_ts, seq, key, op, written)
+
+
+def _read_write(batch: pa.RecordBatch, number: int) -> tuple[object, ...]:
+    return tuple(batch[name][number].as_py() for name in _NAMES)
 
 
 def _repeats(first: tuple[object, ...], second: tuple[object, ...]) -> bool:

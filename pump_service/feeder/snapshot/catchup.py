@@ -35,13 +35,12 @@ from binlake.pump_service.feeder.connection import open_log
 from binlake.pump_service.feeder.dump import ServerIdentity, find_start
 from binlake.pump_service.feeder.parts import ReadUpTo
 from binlake.pump_service.feeder.publisher import Outgoing, Stopped
-from binlake.pump_service.feeder.server import read_logs_cascades
+from binlake.pump_service.feeder.server import build_missing_transactions_error, read_logs_cascades
 from binlake.pump_service.feeder.settings import SourceFile
 from binlake.pump_service.feeder.snapshot.loadstate import SnapshotPosition
 from binlake.pump_service.feeder.snapshot.progress import TableLoad
 from binlake.pump_service.feeder.snapshot.reading import SnapshotChanged
 from binlake.pump_service.feeder.snapshot.readrows import ReadRows
-from binlake.pump_service.feeder.sourceerrors import build_missing_transactions_error
 from binlake.rows.schema.forms import fold_pair
 
 log = structlog.get_logger()

@@ -27,7 +27,7 @@ from binlake.pump_service.feeder.catalog import Catalog
 from binlake.pump_service.feeder.dump import SERVER_FACT, read_identity
 from binlake.pump_service.feeder.journal import Batch, FeederJournal, ReadPosition
 from binlake.pump_service.feeder.publisher import SourcePublisher, Stopped, UncommittedBatches
-from binlake.pump_service.feeder.server import derive_flavor, read_log_end
+from binlake.pump_service.feeder.server import build_source_error, derive_flavor, read_log_end
 from binlake.pump_service.feeder.settings import SourceFile
 from binlake.pump_service.feeder.snapshot.catchup import CannotCombineSnapshots, CatchUp, check_next_snapshot
 from binlake.pump_service.feeder.snapshot.chunkwriter import ChunkWriter
@@ -48,7 +48,6 @@ from binlake.pump_service.feeder.snapshot.opening import (
 from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress
 from binlake.pump_service.feeder.snapshot.reading import SnapshotChanged, SnapshotReader, SnapshotTable
 from binlake.pump_service.feeder.snapshot.structures import estimate_rows, require_target_collations
-from binlake.pump_service.feeder.sourceerrors import build_source_error
 
 log = structlog.get_logger()
 

@@ -28,10 +28,17 @@ from binlake.mysqlbinlog.model import BinlogPosition, Flavor
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.pump_service.feeder.dump import ServerIdentity, read_identity
 from binlake.pump_service.feeder.publisher import Outgoing, PublishedDdl
-from binlake.pump_service.feeder.server import Address, Link, ask, connect, derive_flavor, read_log_end
+from binlake.pump_service.feeder.server import (
+    Address,
+    Link,
+    ask,
+    build_source_error,
+    connect,
+    derive_flavor,
+    read_log_end,
+)
 from binlake.pump_service.feeder.settings import SourceFile
 from binlake.pump_service.feeder.snapshot.structures import LOCK_WAIT_S, count_moves, describe_source
-from binlake.pump_service.feeder.sourceerrors import build_source_error
 from binlake.statements.literal import quote_qualified_name
 
 log = structlog.get_logger()

@@ -29,6 +29,7 @@ from binlake.pump_service.feeder.catalog import Catalog
 from binlake.pump_service.feeder.dump import SERVER_FACT
 from binlake.pump_service.feeder.parts import Parts, ReadUpTo
 from binlake.pump_service.feeder.publisher import Stopped
+from binlake.pump_service.feeder.server import build_source_error
 from binlake.pump_service.feeder.snapshot.catchup import find_exchanged_table
 from binlake.pump_service.feeder.snapshot.control import Throttle, list_requests, read_paused
 from binlake.pump_service.feeder.snapshot.loadstate import AddedTables
@@ -48,7 +49,6 @@ from binlake.pump_service.feeder.snapshot.tableround import (
     read_in_round,
     select_new_tables,
 )
-from binlake.pump_service.feeder.sourceerrors import build_source_error
 from binlake.rows.schema import TableDef
 
 log = structlog.get_logger()

@@ -17,8 +17,12 @@ from support.pump_calls import write_binlog
 from binlake import tso
 from binlake.cli import Command
 from binlake.cluster.control import commands as control
-from binlake.cluster.control.drainercommands import OfflineDrainerCommand, PauseDrainerCommand, ResumeDrainerCommand
-from binlake.cluster.control.meta import GenerateMetaCommand
+from binlake.cluster.control.drainercommands import (
+    GenerateMetaCommand,
+    OfflineDrainerCommand,
+    PauseDrainerCommand,
+    ResumeDrainerCommand,
+)
 from binlake.cluster.control.nodes import format_table, format_unread_range, is_stale
 from binlake.cluster.control.txn import TxnCommand
 from binlake.cluster.placement import EtcdClient, NodeRegistry, NodeStatus, PdClient

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlake.cluster.pumpclient import strategy
+from binlake.cluster.pumpclient import pumps as strategy
 
 counts = st.integers(1, 12)
 names = st.lists(st.text("abcdef", min_size=1, max_size=3), min_size=1, max_size=6, unique=True)

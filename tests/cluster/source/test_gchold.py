@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.fake_tikv import FakeTikv
 
-from binlake.cluster.source.gchold import hold_gc
+from binlake.cluster.source.regions import hold_gc
 from binlake.config.servers import SourceSection
 from binlake.errors import LostRange, SourceUnavailable
 from binlake.pump_service.pd import PlacementDriver

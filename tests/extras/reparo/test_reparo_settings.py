@@ -10,7 +10,7 @@ from support.drainerfiles import Story, write_files
 
 from binlake import cli, tso
 from binlake.base.filestore import LocalStore
-from binlake.binlogfile.index import BinlogIndex
+from binlake.binlogfile.folder import BinlogIndex
 from binlake.binlogfile.reading import BinlogDdl, FilePosition, read_items
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.extras.reparo.ddl import FileDdl

@@ -20,9 +20,9 @@ from support.feedmessages import Change, commit_ts, messages_of, window_of
 from support.memorystore import Killed, MemoryStore
 
 from binlake.base.filestore import LocalStore
+from binlake.binlogfile.folder import INDEX_PATH as PATH
+from binlake.binlogfile.folder import parse_name, read_index
 from binlake.binlogfile.framing import DamagedFile
-from binlake.binlogfile.index import PATH, read_index
-from binlake.binlogfile.names import parse_name
 from binlake.binlogfile.reading import BinlogTransaction, read_items
 from binlake.config.sinkuri import StorageSection
 from binlake.errors import Permanent

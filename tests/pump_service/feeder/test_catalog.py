@@ -16,7 +16,7 @@ from binlake.mysqlbinlog.definitions.descriptions import TableDescription
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY
 from binlake.mysqlbinlog.dumpfolder import read_dump_folder
 from binlake.mysqlbinlog.model import Flavor, LoggedSession, LoggedStatement
-from binlake.pump_service.feeder.firststart import read_schema_files
+from binlake.pump_service.feeder.sources import read_schema_files
 from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.schema import Action
 from deploy.local.mariadb import MariaDb

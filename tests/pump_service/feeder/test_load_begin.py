@@ -16,8 +16,8 @@ from support.sourcelog import source_of
 from binlake.base.sql import Dialect
 from binlake.errors import SourceRefused, SourceUnavailable
 from binlake.pump_service.feeder import server as servers
-from binlake.pump_service.feeder.firststart import start_at_log
 from binlake.pump_service.feeder.snapshot import opening, structures
+from binlake.pump_service.feeder.sources import start_at_log
 
 pytestmark = pytest.mark.mariadb
 

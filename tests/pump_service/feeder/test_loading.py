@@ -16,12 +16,12 @@ from support.mariadb import MariaDb, execute, rows
 from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.rowimage import encode_transactions
 from binlake.pump_service.feeder.connection import open_log
-from binlake.pump_service.feeder.firststart import start_at_log
 from binlake.pump_service.feeder.publisher import read_key
 from binlake.pump_service.feeder.settings import SourceFile
 from binlake.pump_service.feeder.snapshot.loading import needs_load
 from binlake.pump_service.feeder.snapshot.loadstate import read_load_record
 from binlake.pump_service.feeder.snapshot.reading import SnapshotReader, Value
+from binlake.pump_service.feeder.sources import start_at_log
 from binlake.wire import binlog_pb2 as pb
 
 pytestmark = pytest.mark.mariadb

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from feeder_helpers import CountingClock, MemoryPumps, ddl, position, rows
 
-from binlake.cluster.source.status import Absent, Committed, Locked, RolledBack, Status, read_status
+from binlake.cluster.source.protocol import Absent, Committed, Locked, RolledBack, Status, read_status
 from binlake.errors import Permanent, SourceUnavailable, Transient
 from binlake.pump_service.feeder.journal import FeederJournal, LoadedChunk, ReadPosition
 from binlake.pump_service.feeder.journalfiles import OpenBatches

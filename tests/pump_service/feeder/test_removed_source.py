@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from feeder_helpers import CountingClock, MemoryPumps, position, rows
 
-from binlake.cluster.source.status import Absent, Committed, Locked, RolledBack, Status, read_status
+from binlake.cluster.source.protocol import Absent, Committed, Locked, RolledBack, Status, read_status
 from binlake.pump_service.feeder.journal import FeederJournal, LoadedChunk, ReadPosition
 from binlake.pump_service.feeder.publisher import SourcePublisher, UncommittedBatches
-from binlake.pump_service.feeder.removed import FLAVOR, describe_removed, list_known_sources, roll_back_removed_loads
 from binlake.pump_service.feeder.snapshot.loadstate import build_load_facts, read_load_record, read_outdated_tables
+from binlake.pump_service.feeder.sources import FLAVOR, describe_removed, list_known_sources, roll_back_removed_loads
 from binlake.pump_service.feeder.status import JournalTransactions
 from binlake.pump_service.statusport import format_go_json
 from binlake.wire import binlog_pb2 as pb

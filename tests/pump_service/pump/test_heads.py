@@ -16,8 +16,16 @@ from pump_helpers import pulled, reach, store
 from support.examples import examples
 
 from binlake.errors import WireError
-from binlake.pump_service.pump.follower import parse_entries, parse_entry
-from binlake.pump_service.pump.heads import PROOF, Head, complete, normalise, parse_head, parse_layout
+from binlake.pump_service.pump.heads import (
+    PROOF,
+    Head,
+    complete,
+    normalise,
+    parse_entries,
+    parse_entry,
+    parse_head,
+    parse_layout,
+)
 from binlake.pump_service.pump.ranges import StretchBytes, read_block
 from binlake.pump_service.pump.record import Pointer
 from binlake.pump_service.pump.sorter import EntryKind

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from pump_helpers import commit, plain_rule, prewrite, rollback, settled
 
 from binlake.errors import BinlakeError
-from binlake.pump_service.pump.follower import LogFollower, parse_entry
+from binlake.pump_service.pump.follower import LogFollower
+from binlake.pump_service.pump.heads import parse_entry
 from binlake.pump_service.pump.record import Pointer
 from binlake.pump_service.pump.sorter import EntryKind, SorterEntry
 from binlake.pump_service.pump.storage import PumpStorage, StorageOptions, _encode_end

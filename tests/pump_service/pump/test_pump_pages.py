@@ -20,7 +20,7 @@ from binlake.errors import Permanent
 from binlake.pump_service.pump.pages import as_text
 from binlake.pump_service.pump.server import PumpServer
 from binlake.pump_service.pump.service import State
-from binlake.rpc.http import HttpRequest, HttpResponse
+from binlake.rpc.request import HttpRequest, HttpResponse
 from binlake.wire import pump_pb2, pump_pb2_grpc
 from binlake.wire.binlog_pb2 import Binlog, PrewriteValue, Rollback, TableMutation
 

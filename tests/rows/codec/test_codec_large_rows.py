@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 from codec_tables import as_payload, damaged, random_mutation, random_table
 from hypothesis import given, settings
@@ -15,8 +14,10 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.tidb_json import INT_PK, Tables, column, table_def, table_info
 
+from binlake.base.varint import write_uvarint
 from binlake.errors import BinlakeError
 from binlake.rows.codec import MutationBatch, MutationBuilder, largerows
+from binlake.rows.codec import batch as batches
 from binlake.rows.codec.largerows import Pieces, iterate_rows, list_mutations, read_field
 from binlake.rows.codec.transaction import ALL_KINDS
 from binlake.rows.schema import TableDef
@@ -42,12 +43,12 @@ def cut(payload: bytes, size: int) -> Pieces:
     return pieces
 
 
-def read_whole(payload: bytes, tables: Tables, **more: Any) -> tuple[Any, ...] | str:
-    """The rows and the counts of skipped rows, or the error's text."""
+def read_whole(payload: bytes, tables: Tables, most: int = 1 << 20, **more: Any) -> tuple[Any, ...] | str:
+    """The rows, taken `most` at a time, and the counts of skipped rows, or the error's text."""
     batch = MutationBatch(**more)
     try:
         batch.add(payload, TS, TS - 1, tables)
-        return [row for taken in batch.take_batches() for row in taken.to_pylist()], batch.stats
+        return [row for taken in batch.take_batches(most) for row in taken.to_pylist()], batch.stats
     except BinlakeError as error:
         return str(error)
 
@@ -130,9 +131,8 @@ def keyed(kind: int = t.VARCHAR) -> TableDef:
     return table_def(table_info(45, "t", columns, pk_is_handle=True))
 
 
-@pytest.mark.parametrize("size", [13, 100, 10_000])
-def test_second_writes_at_a_border_are_found(size: int) -> None:
-    # R-19: TiDB logs a change twice while it reorganizes partitions, next to each other.
+def written_twice() -> bytes:
+    """A binlog of 60 changes, most of them written a second time."""
     build = MutationBuilder(keyed())
     for number in range(40):
         row = {"id": str(number), "v": "x" * (number % 7)}
@@ -145,10 +145,23 @@ def test_second_writes_at_a_border_are_found(size: int) -> None:
             build.delete(before)
         else:
             build.update(before, after)
-    payload = as_payload(TS, build.message)
-    whole = read_whole(payload, Tables(keyed()))
+    return as_payload(TS, build.message)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 7, 1000])
+def test_second_writes_at_the_beginning_of_a_batch_are_found(most: int) -> None:
+    # TiDB logs a change twice while it reorganizes partitions, next to each other.
+    whole = read_whole(written_twice(), Tables(keyed()))
     assert len(whole[0]) == 60
-    assert read_large(payload, size, Tables(keyed())) == whole
+    assert read_whole(written_twice(), Tables(keyed()), most) == whole
+
+
+@pytest.mark.parametrize("full", [1, 5, 1000])
+@pytest.mark.parametrize("size", [13, 100, 10_000])
+def test_second_writes_are_found_in_pieces(size: int, full: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "BATCH_ROWS", full)
+    whole = read_whole(written_twice(), Tables(keyed()))
+    assert read_large(written_twice(), size, Tables(keyed())) == whole
 
 
 def test_rows_of_unequal_size_and_lists_in_turns_stay_in_order() -> None:
@@ -161,6 +174,50 @@ def test_rows_of_unequal_size_and_lists_in_turns_stay_in_order() -> None:
             build.update(row, {**row, "v": "y" * draw.choice([1, 20_000])})
     payload = as_payload(TS, build.message)
     assert read_large(payload, 5000, Tables(keyed())) == read_whole(payload, Tables(keyed()))
+
+
+def test_rows_of_every_length_of_a_size_are_found() -> None:
+    # A size of 16,384 to 16,511 has 0x80 as its second byte.
+    build = MutationBuilder(keyed())
+    for number, size in enumerate([*range(100, 140), *range(16_360, 16_400), *range(16_480, 16_520)]):
+        build.insert({"id": str(number), "v": "x" * size})
+    payload = as_payload(TS, build.message)
+    whole = read_whole(payload, Tables(keyed()))
+    assert len(whole[0]) == 120
+    for size in (1000, 1 << 20):
+        assert read_large(payload, size, Tables(keyed())) == whole
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        bytes((0x38, pb.Insert, 0x38)),
+        bytes((0x38, pb.Insert, 0x30, pb.Insert)),
+        bytes((0x38, pb.Insert)),
+        bytes((0x38, pb.Insert, 0x38, pb.Insert, 0x38, pb.Insert)),
+        bytes((0x38, pb.Insert, 0x38, pb.DeleteRow)),
+    ],
+)
+def test_a_sequence_that_is_not_that_of_the_lists_is_left_to_the_reader_of_whole_ones(end: bytes) -> None:
+    message = MutationBuilder(keyed()).insert({"id": "1", "v": "a"}).insert({"id": "2", "v": "b"}).message
+    good = message.SerializeToString()
+    assert good.endswith(bytes((0x38, pb.Insert, 0x38, pb.Insert)))
+    assert list_mutations(cut(binlog_payload(good), 9)) is not None
+    assert list_mutations(cut(binlog_payload(good[:-4] + end), 9)) is None
+
+
+@pytest.mark.parametrize("more", [1, 20, 1000])
+def test_a_mutation_that_ends_after_its_binlog_is_left_to_the_reader_of_whole_ones(more: int) -> None:
+    good = MutationBuilder(keyed()).insert({"id": "1", "v": "a" * 40}).message.SerializeToString()
+    assert list_mutations(cut(binlog_payload(good), 9)) is not None
+    assert list_mutations(cut(binlog_payload(good, size=len(good) + more), 9)) is None
+    assert list_mutations(cut(binlog_payload(good, size=len(good) - more), 9)) is None
+
+
+def binlog_payload(mutation: bytes, size: int | None = None) -> bytes:
+    """A binlog with one mutation of these bytes, which says that it has `size` bytes (default: those)."""
+    value = b"\x08\x05\x12" + write_uvarint(len(mutation) if size is None else max(size, 0)) + mutation
+    return b"\x08\x00\x10\x01\x18\x02\x2a" + write_uvarint(len(value)) + value + b"\x38\x00\x40\x00"
 
 
 def test_dropped_and_unknown_tables_are_as_in_whole_binlogs() -> None:
@@ -190,7 +247,7 @@ def test_memory_follows_the_pieces(monkeypatch: pytest.MonkeyPatch) -> None:  # 
     large = list_mutations(pieces)
     assert large is not None
     seen = 0
-    for taken in iterate_rows(pieces, large.mutations[0], apart=True):
+    for taken in iterate_rows(pieces, large.mutations[0]):
         seen += len(taken.kinds)
         assert taken.rows[pb.Insert].read_row(0) == row
     peak = tracemalloc.get_traced_memory()[1]
@@ -198,13 +255,3 @@ def test_memory_follows_the_pieces(monkeypatch: pytest.MonkeyPatch) -> None:  # 
     assert seen == count
     assert len(payload) > 4_000_000
     assert peak < 800_000
-
-
-def test_a_border_without_a_good_place_is_kept() -> None:
-    row = MutationBuilder(keyed()).insert({"id": "1", "v": "x"}).message.inserted_rows[0]
-    payload = as_payload(TS, pb.TableMutation(table_id=45, inserted_rows=[row] * 90, sequence=[pb.Insert] * 90))
-    large = list_mutations(cut(payload, 64))
-    assert large is not None
-    taken = list(iterate_rows(cut(payload, 64), large.mutations[0], apart=False))
-    assert np.concatenate([one.kinds for one in taken]).tolist() == [pb.Insert] * 90
-    assert max(len(one.kinds) for one in taken) <= 4

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from binlake.changes.net import RowEvent, compute_net_changes
-from binlake.cluster.source.status import Absent, RolledBack, read_status
+from binlake.cluster.source.protocol import Absent, RolledBack, read_status
 from binlake.ddl.definitions import LandedDdl
 from binlake.dialect import map_ddl
 from binlake.rows.schema import Action, DdlJob, SchemaState

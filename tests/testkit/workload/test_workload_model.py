@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.examples import examples, spread
 from workload_helpers import CountingClock, MemoryClient, committed, replayed, run
 
-from binlake.cluster.source.status import Committed, Locked, RolledBack, Unknown, read_status
+from binlake.cluster.source.protocol import Committed, Locked, RolledBack, Unknown, read_status
 from binlake.errors import ConfigError
 from binlake.pump_service.statusport import StatusJobs, format_go_json
 from binlake.rows.codec.encode import write_text

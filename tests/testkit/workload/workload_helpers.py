@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from binlake.cluster.source.status import Committed, read_status
+from binlake.cluster.source.protocol import Committed, read_status
 from binlake.errors import SourceUnavailable
 from binlake.pump_service.statusport import StatusJobs, format_go_json
 from binlake.rows.codec import decode_transaction
