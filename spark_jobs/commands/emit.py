@@ -21,10 +21,9 @@ from binlake.lake.opentable import delete_table
 from binlake.lake.tables import build_message_table
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import name_feed_sink
-from binlake.spark_jobs.encode import stage as encode
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.results import StageResult
-from binlake.spark_jobs.publish import stage as publish
+from binlake.spark_jobs.stages import encode, publish
 
 
 @dataclass(frozen=True)
