@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from binlake.base.sql import Dialect
 from binlake.compare import build_canonical_converter
 from binlake.dialect.collations import find_target_collation
-from binlake.rows.codec.numbers import as_float32, format_double
+from binlake.rows.codec.datum import as_float32, format_double
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.literal import (

@@ -20,8 +20,8 @@ import structlog
 
 from binlake.base.lakecolumns import Binlog
 from binlake.config import Replication
-from binlake.ddl.addedcolumns import Extra, add_columns, list_extras
 from binlake.ddl.shardlocks import Locks
+from binlake.ddl.sharedrows import Extra, add_columns, list_extras
 from binlake.ddl.targets import Naming
 from binlake.errors import BinlakeError, WireError
 from binlake.lake.parts import TablePart, write_parts

@@ -21,9 +21,8 @@ import structlog
 from deltalake import DeltaTable
 
 from binlake.base.lakecolumns import Binlog, Ddl
-from binlake.ddl.ddls import build_window_schemas, plan_locked_ddls, require_replacements_used
+from binlake.ddl.ddls import add_injections, build_window_schemas, plan_locked_ddls, require_replacements_used
 from binlake.ddl.definitions import LandedDdl
-from binlake.ddl.injected import add_injections
 from binlake.ddl.shardlocks import Locks
 from binlake.errors import ImmutableWindow
 from binlake.lake.continuity import VERSIONS, Opened, read_versions, require_all_windows

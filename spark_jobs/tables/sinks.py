@@ -28,8 +28,8 @@ from binlake.ddl.definitions import (
     WindowDefinitions,
     use_bytewise_collations,
 )
-from binlake.ddl.heldrows import ReleasedRange, apply_holds, find_released_ranges
 from binlake.ddl.shardlocks import Hold
+from binlake.ddl.sharedrows import ReleasedRange, apply_holds, find_released_ranges
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.dialect import derive_bytewise_table
 from binlake.errors import DamagedManifest, IncompleteWindow, LostRange

@@ -46,7 +46,7 @@ from binlake.feed.messages import ORDER, MessageEncoder, compute_fingerprint
 from binlake.feed.protocols import format_of
 from binlake.mirror.plan import MirrorEffect, derive_effects
 from binlake.rows.codec import MutationBatch
-from binlake.rows.codec.numbers import format_double, format_float
+from binlake.rows.codec.datum import format_double, format_float
 from binlake.rows.schema import ColumnInfo, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules.topics import Dispatcher, Topics

@@ -26,7 +26,7 @@ from binlake.repair.lakeside import list_tables_at
 from binlake.repair.repairing import apply_file, build_settled_target, group_keys_by_table, repair_keys
 from binlake.repair.serverside import SqlTable
 from binlake.repair.verify import VerifyOptions, verify
-from binlake.rows.codec.numbers import format_double
+from binlake.rows.codec.datum import format_double
 from binlake.spark_jobs.commands.verify import run_verify, write_fixes
 from binlake.spark_jobs.job.results import DIFFERENT
 

@@ -35,7 +35,6 @@ from binlake.rows.codec.emptied import (
 from binlake.rows.codec.emptied import derive_side_definition as settled_side
 from binlake.rows.codec.lanes import Bytes, Ints, Lanes
 from binlake.rows.codec.largerows import LargeBinlog, Pieces, TakenRows, iterate_rows
-from binlake.rows.codec.latin1 import InvalidText, build_decoder_lookup
 from binlake.rows.codec.pendingrows import (
     FIELDS,
     FIRST,
@@ -57,6 +56,7 @@ from binlake.rows.codec.secondwrites import (
     without_second_writes,
 )
 from binlake.rows.codec.splits import MutationRun, Splits, group_positions, split_all
+from binlake.rows.codec.tabledecoder import build_decoder_lookup
 from binlake.rows.codec.transaction import (
     ALL_KINDS,
     DecodeStats,
@@ -68,6 +68,7 @@ from binlake.rows.codec.transaction import (
     select_wanted_rows,
     split,
 )
+from binlake.rows.codec.values import InvalidText
 from binlake.rows.schema.info import TableDef
 from binlake.rows.schema.window import build_unknown_table_error
 from binlake.tso import LOGICAL_BITS

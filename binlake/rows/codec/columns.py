@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from binlake.rows.codec import datum as d
 from binlake.rows.codec import lanes as x
+from binlake.rows.codec.datum import FLOAT_MAX, format_double, format_float
 from binlake.rows.codec.lanes import Bools, Ints, Spots, Uints, decode_zigzag
-from binlake.rows.codec.numbers import FLOAT_MAX, format_double, format_float
 from binlake.rows.codec.tabledecoder import Reader, build_reader
 from binlake.rows.codec.values import format_set
 from binlake.rows.schema import mysqltypes as t
