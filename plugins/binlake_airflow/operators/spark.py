@@ -1,20 +1,75 @@
-"""Sessions on a Spark Connect server that the tries of a stage share and can find again.
+"""Where a task finds Spark: a master or a Connect server, its environment, and the sessions that tries share.
 
-Spark keeps Python workers for each session: a session for each task would start them each time, several seconds a
-window. So the tries of one stage of a replication share a session for half an hour, within the server's idle limit of
-an hour, after which an id is dead. If a client is killed, its job goes on running on the server and occupies the cores
-(stack facts, "Connect server"). The next try computes the same ids and interrupts that job. Only one try of a stage
-runs at a time.
+Spark keeps Python workers for each session of a Connect server: a session for each task would start them each time,
+several seconds a window. So the tries of one stage of a replication share a session for half an hour, within the
+server's idle limit of an hour, after which an id is dead. If a client is killed, its job goes on running on the server
+and occupies the cores (stack facts, "Connect server"). The next try computes the same ids and interrupts that job. Only
+one try of a stage runs at a time.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import sys
 import time
 import uuid
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from binlake.base.reachability import SPARK_TOKEN_ENV, require_spark
+from binlake.errors import ConfigError
+from binlake_airflow.jobs import MODULE
+
+DRIVER_MEMORY_ENV = "BINLAKE_DRIVER_MEMORY"
+
+
+def find_spark_master(conn_id: str) -> str:
+    """The master of a connection of type `spark`. Raises ConfigError."""
+    return str(get_connection(conn_id, "a Spark master").host or "")
+
+
+def find_connect_url(conn_id: str) -> str:
+    """The URL of a connection of type `spark_connect`. Raises ConfigError."""
+    get_connection(conn_id, "a Spark Connect server")
+    return str(SparkConnectHook(conn_id).get_connection_url())
+
+
+def find_application_file() -> str:
+    """The file of `binlake.spark_jobs.commands.main`, found without importing it. Raises ConfigError."""
+    spec = find_spec(MODULE)
+    if spec is None or spec.origin is None:
+        raise ConfigError(f"module {MODULE} is not installed", hint="install binlake where the tasks run")
+    return spec.origin
+
+
+def get_connection(conn_id: str, what: str) -> Any:
+    """The Airflow connection `conn_id`. Raises ConfigError."""
+    # The provider's hook would silently take a missing connection for `yarn`.
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        raise ConfigError(
+            "the Airflow connection is not defined",
+            where={"spark_conn_id": conn_id},
+            hint=f"define it as {what}, or set AIRFLOW_CONN_{conn_id.upper()}",
+        ) from None
+
+
+def build_driver_env(local: bool) -> dict[str, str]:
+    """The environment that spark-submit needs; `local`: the master runs in its own process."""
+    python = {name: os.environ.get(name, sys.executable) for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
+    # Add the interpreter's folder, so that its spark-submit is found even if the virtual environment is not activated.
+    path = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
+    address = {"SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")} if local else {}
+    return {"PATH": path, **python, **address}
+
 
 SPAN_S = 1800
 _GONE = ("INVALID_HANDLE.SESSION_NOT_FOUND", "INVALID_HANDLE.SESSION_CLOSED")

@@ -1,11 +1,68 @@
-"""Scales and their ticks: where a value is between 0 and 1, and which round values are named beside it."""
+"""The elements of charts as SVG, and the scales on which they are placed.
+
+Rule: every attribute and text is escaped, every number is finite. Positions across are shares of the width (percent),
+so that texts keep their size on a phone and on a wall. A scale says where a value is between 0 and 1, and which round
+values are named beside it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from markupsafe import Markup, escape
+
+Attributes = Mapping[str, str | float]
+
+
+@dataclass(frozen=True)
+class ChartFrame:
+    """What every chart has: name (an id), title, description, and in pixels the width of its axis and the height."""
+
+    name: str
+    title: str
+    text: str
+    axis: float
+    height: float
+
+
+def draw_frame(frame: ChartFrame, labels: Iterable[Markup], parts: Iterable[Markup]) -> Markup:
+    """A chart: the `labels` of its axis, beside it the drawing of `parts`, named for a screen reader."""
+    axis: Attributes = {"class": "axis", "width": frame.axis, "height": frame.height, "aria-hidden": "true"}
+    title, text = f"{frame.name}-title", f"{frame.name}-text"
+    plot: Attributes = {"class": "plot", "height": frame.height, "role": "img", "aria-labelledby": f"{title} {text}"}
+    said = [build_tag("title", {"id": title}, frame.title), build_tag("desc", {"id": text}, frame.text)]
+    return build_tag(
+        "div", {"class": "drawing"}, build_tag("svg", axis, *labels), build_tag("svg", plot, *said, *parts)
+    )
+
+
+def write_text(x: str | float, y: float, text: str, anchor: str) -> Markup:
+    """`text` at a place; `anchor`: start, middle or end."""
+    return build_tag("text", {"x": x, "y": y, "text-anchor": anchor}, text)
+
+
+def build_tag(name: str, attributes: Attributes, *children: str) -> Markup:
+    """An element. A child that is not Markup is text, and escaped."""
+    written = "".join(f' {key}="{escape(_format(value))}"' for key, value in attributes.items())
+    return Markup(f"<{name}{written}>{join_tags(*children)}</{name}>")  # all parts are escaped above
+
+
+def join_tags(*parts: str) -> Markup:
+    """The parts in order; what is not Markup is escaped."""
+    return Markup("").join(parts)
+
+
+def format_share(share: float) -> str:
+    """A share of the width, 0 to 1."""
+    return f"{100 * share:.3f}%"
+
+
+def _format(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:.2f}".rstrip("0").rstrip(".")
+
 
 _TIME_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400,
                  172_800, 604_800, 2_592_000, 31_536_000)  # fmt: skip

@@ -1,6 +1,7 @@
-"""The connection types. `airflow:CONN_ID` in a replication's file takes user and password of any type, also of these.
+"""Connection types of Airflow for the servers around a replication, each with a test that the UI's button runs.
 
-All imports of clients are late: Airflow imports this module to list its connection types.
+`airflow:CONN_ID` in a replication's file takes user and password of any type, also of these. All imports of clients are
+late: Airflow imports this module to list its connection types.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from pydantic import ValidationError
 
 from binlake.base.sections import SqlSecurity
 from binlake.errors import BinlakeError, ConfigError, Permanent, Transient
+
+if TYPE_CHECKING:
+    from binlake.target import TargetSession
 
 
 class CheckedHook(BaseHook):
@@ -56,9 +60,6 @@ def list_tls_files(connection: Connection) -> tuple[str, str, str]:
     """CA, certificate and key of its extra; empty = none."""
     return read_security(connection).list_files()
 
-
-if TYPE_CHECKING:
-    from binlake.target import TargetSession
 
 _WAIT_S = 5.0
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from binlake_airflow.actions.action import (
+from binlake_airflow.actions import (
     ACT,
     DAG,
     FILE,
@@ -15,11 +15,12 @@ from binlake_airflow.actions.action import (
     PUMP_FLAGS,
     RESUME_FEED,
     UNPAUSE,
+    Field,
     PageAction,
+    Values,
     add,
     read_text,
 )
-from binlake_airflow.actions.fields import Field, Values
 
 _REPLICATION = ["--replication", FILE]
 _FROM = Field("from", "From", "moment", "where the range starts, exclusive: a commit_ts, or a time in UTC")

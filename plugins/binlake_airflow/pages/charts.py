@@ -1,4 +1,9 @@
-"""A chart of values over time: lines, or steps filled to the ground; DDL as marks; a table of the same numbers."""
+"""Charts as inline SVG: pure functions from numbers to escaped markup; no number of any kind breaks one.
+
+- Values over time: lines, or steps filled to the ground; DDL as marks; a table of the same numbers.
+- What each of the last windows did when: a line a window, a bar a stage, in seconds since the window's first stage.
+- Amounts by name as horizontal bars, the first on top: the name and the amount stand above each bar.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +14,18 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup
 
-from binlake_airflow.pages.charts.scale import Scale, StepChooser, build_value_scale, list_time_ticks
-from binlake_airflow.pages.charts.svg import (
+from binlake_airflow.pages.drawing import (
     Attributes,
     ChartFrame,
+    Scale,
+    StepChooser,
     build_tag,
+    build_value_scale,
+    choose_duration_step,
     draw_frame,
     format_share,
     join_tags,
+    list_time_ticks,
     write_text,
 )
 
@@ -174,3 +183,91 @@ def draw_spark(title: str, points: Sequence[tuple[float, float]], kind: str) -> 
     line = build_tag("path", {"class": f"line {kind}", "d": "M" + "L".join(spots)})
     box: Attributes = {"class": "spark", "viewBox": "0 0 120 30", "width": 120, "height": 30, "role": "img"}
     return build_tag("svg", {**box, "aria-label": title}, build_tag("title", {}, title), line)
+
+
+_LANE, _LANE_BAR, _BELOW_LANES, _LANE_AXIS = 24.0, 14.0, 22.0, 72.0
+_NAMED = 0.09
+"""A bar with at least this share of the width has its name inside."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One stage: its name, the class that colours it, when it began and how long it took (seconds), and the tip."""
+
+    name: str
+    kind: str
+    start_s: float
+    seconds: float
+    tip: str
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One window."""
+
+    name: str
+    bars: Sequence[Bar]
+
+
+def draw_gantt(name: str, title: str, text: str, lanes: Sequence[Lane]) -> Markup:
+    """The chart `name` (its id) with `title` and the description `text`, the first lane on top."""
+    ends = (bar.start_s + bar.seconds for lane in lanes for bar in lane.bars)
+    across, ticks = build_value_scale(ends, choose_duration_step)
+    height = _LANE * len(lanes) + _BELOW_LANES
+    labels = [write_text(_LANE_AXIS - 8, _LANE * number + 16, lane.name, "end") for number, lane in enumerate(lanes)]
+    parts = [
+        *(_draw_lane_rule(across.place(tick), height - _BELOW_LANES) for tick in ticks),
+        *(_draw_lane_bar(bar, number, across) for number, lane in enumerate(lanes) for bar in lane.bars),
+        *(_write_tick(tick, across.place(tick), height - 5) for tick in ticks),
+    ]
+    return draw_frame(ChartFrame(name, title, text, _LANE_AXIS, height), labels, parts)
+
+
+def _draw_lane_rule(share: float, height: float) -> Markup:
+    x = format_share(share)
+    return build_tag("line", {"class": "rule", "x1": x, "x2": x, "y1": "0", "y2": height})
+
+
+def _draw_lane_bar(bar: Bar, number: int, across: Scale) -> Markup:
+    start, end = across.place(bar.start_s), across.place(bar.start_s + max(bar.seconds, 0.0))
+    y = _LANE * number + (_LANE - _LANE_BAR) / 2
+    # A stage of a few milliseconds stays visible by its outline.
+    box: Attributes = {"class": f"bar {bar.kind}", "x": format_share(start), "y": y, "height": _LANE_BAR, "rx": 2,
+           "width": format_share(end - start)}  # fmt: skip
+    inside = end - start >= _NAMED
+    # On a phone a name may be longer than its bar: what does not fit is cut.
+    frame: Attributes = {**box, "class": "inside"}
+    name = build_tag("svg", frame, build_tag("text", {"class": "name", "x": 6, "y": 11}, bar.name))
+    parts = [build_tag("title", {}, bar.tip), build_tag("rect", box), *([name] if inside else [])]
+    return build_tag("g", {}, *parts)
+
+
+def _write_tick(tick: float, share: float, y: float) -> Markup:
+    anchor = "start" if share < 0.04 else "end" if share > 0.96 else "middle"
+    return write_text(format_share(share), y, f"{tick:g} s", anchor)
+
+
+_AMOUNT, _AMOUNT_BAR = 34.0, 10.0
+
+
+def draw_bars(
+    name: str, title: str, text: str, amounts: Sequence[tuple[str, float]], kind: str, write: Callable[[float], str]
+) -> Markup:
+    """The chart `name` (its id) with `title` and the description `text`; `kind`: the class that colours the bars."""
+    across = Scale(0.0, max((amount for _, amount in amounts), default=0.0))
+    parts = [part for number, one in enumerate(amounts) for part in _draw_amount(one, number, across, kind, write)]
+    return draw_frame(ChartFrame(name, title, text, 0.0, _AMOUNT * len(amounts)), [], parts)
+
+
+def _draw_amount(
+    one: tuple[str, float], number: int, across: Scale, kind: str, write: Callable[[float], str]
+) -> list[Markup]:
+    (name, amount), top = one, _AMOUNT * number
+    share = across.place(amount) if across.high > 0 else 0.0
+    box: Attributes = {"class": f"bar {kind}", "x": "0%", "y": top + 18, "height": _AMOUNT_BAR, "rx": 2,
+                       "width": format_share(share)}  # fmt: skip
+    return [
+        write_text("0%", top + 13, name, "start"),
+        write_text("100%", top + 13, write(amount), "end"),
+        build_tag("rect", box),
+    ]
