@@ -49,7 +49,7 @@ from binlake.base.installation import list_delta_jars
 from binlake.cluster.placement import PdClient
 from binlake.cluster.pumpclient import PumpReader
 from binlake.pump_service.statusport import StatusServer
-from binlake.spark_jobs.engine.session import CONF
+from binlake.spark_jobs.engine.spark import CONF
 from binlake.testkit.workload.command import VERSION
 from deploy.local.mariadb import MariaDb
 from deploy.local.ports import HOST, free_port

@@ -45,9 +45,9 @@ from binlake.feed.sealed import find_last_position, read_sealed, split_changes
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import build_message_table
 from binlake.rules.tables import TableMatcher
-from binlake.spark_jobs.encode.writing import Encoded, EncodeTask
 from binlake.spark_jobs.job.lake import commit_parts, ensure_table
-from binlake.spark_jobs.publish.stage import TRANSACTION_ROWS, publish_window
+from binlake.spark_jobs.stages.publish import TRANSACTION_ROWS, publish_window
+from binlake.spark_jobs.tables.messages import Encoded, EncodeTask
 from deploy.local.apicurio import Apicurio
 from deploy.local.kafka import KafkaBroker
 

@@ -34,8 +34,8 @@ from binlake.feed.sealed import read_sealed
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import build_message_table
 from binlake.rules.tables import TableMatcher
-from binlake.spark_jobs.encode.writing import EncodeTask
 from binlake.spark_jobs.job.lake import commit_parts, ensure_table
+from binlake.spark_jobs.tables.messages import EncodeTask
 
 REPEATS = int(os.environ.get("ROUNDS", "5"))
 _PIECE = 1 << 20

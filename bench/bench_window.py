@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from binlake.config import Replication
-from binlake.spark_jobs.engine.session import start_classic_session
+from binlake.spark_jobs.engine.spark import start_classic_session
 from binlake.spark_jobs.job.context import StageContext, StageResult
 from binlake.spark_jobs.job.runner import run_window
 from binlake.testkit.captures.capture import Capture

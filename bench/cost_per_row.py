@@ -35,7 +35,7 @@ from binlake.base.rowhash import hash_rows
 from binlake.changes.net.columns import compute_net_changes
 from binlake.config.protocols import AvroOptions
 from binlake.ddl.definitions import Cell, Segments, WindowDefinitions
-from binlake.feed.avro.format import AvroFormat
+from binlake.feed.avro import AvroFormat
 from binlake.feed.messages import MessageEncoder
 from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG, CHANGE, MUTATION, parse_schema
@@ -44,7 +44,7 @@ from binlake.rows.schema import DdlJob, SchemaState, TableDef, WindowSchemas
 from binlake.rules import Rules
 from binlake.rules.topics import Dispatcher, Topics
 from binlake.spark_jobs.job.decoding import Decoder
-from binlake.spark_jobs.tables.landed import measure_landed
+from binlake.spark_jobs.land.binlogfiles import measure_landed
 from binlake.spark_jobs.tables.render import Renderer
 from binlake.spark_jobs.tables.statements import build_statement_table
 from binlake.statements import BatchLimits, TableStatements, build_images_from_maps

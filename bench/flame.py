@@ -24,7 +24,7 @@ from pathlib import Path
 SAMPLER = "py-spy"
 RATE = 200
 FIRST_FRAMES = 3
-_STAGE = re.compile(r"run \(.*?spark_jobs/(\w+)/stage\.py")
+_STAGE = re.compile(r"run \(.*?spark_jobs/stages/(\w+)\.py")
 _PLACE = re.compile(r" \((.*?)(:\d+)?\)$")
 # py-spy reports a thread as busy if it has just begun to wait, or was woken but has not been scheduled yet.
 _WAITS = re.compile(

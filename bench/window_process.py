@@ -245,7 +245,7 @@ def _open_session(job: WindowJob) -> Any:
         from binlake.spark_jobs.engine.connect import connect_session
 
         return connect_session(job.remote)
-    from binlake.spark_jobs.engine.session import start_classic_session
+    from binlake.spark_jobs.engine.spark import start_classic_session
 
     return start_classic_session("bench", None if job.way == "submit" else "local[2]")
 

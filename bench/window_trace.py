@@ -80,7 +80,7 @@ def _find_stage(frame: FrameType | None) -> str:
     """The stage in whose `run` a frame is, else `runner`."""
     while frame is not None:
         path = Path(frame.f_code.co_filename)
-        if path.name == "stage.py" and frame.f_code.co_name == "run":
-            return path.parent.name
+        if path.parent.name == "stages" and frame.f_code.co_name == "run":
+            return path.stem
         frame = frame.f_back
     return "runner"

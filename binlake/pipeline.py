@@ -245,7 +245,7 @@ STAGES = BY_NAME.values()
 def register(sink: Sink) -> None:
     """Add a kind of sink: its stages, tasks, locks, commands, status and charts follow from it.
 
-    Each stage runs as `run` of the module `binlake.spark_jobs.STAGE.stage`.
+    Each stage runs as `run` of the module `binlake.spark_jobs.stages.STAGE`.
     """
     SINKS[sink.name] = sink
     BY_NAME.update({stage.name: stage for stage in sink.stages})

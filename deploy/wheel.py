@@ -53,7 +53,7 @@ print(json.dumps([sorted(bag.dags), bag.import_errors, plugins, sorted(Providers
 _SPARK_LOOK = """
 import sys
 from deltalake import DeltaTable
-from binlake.spark_jobs.engine.session import start_classic_session
+from binlake.spark_jobs.engine.spark import start_classic_session
 session = start_classic_session("check", "local[1]")
 session.createDataFrame([(1, "a"), (2, "b")], "id long, v string").write.format("delta").save(sys.argv[1])
 print(DeltaTable(sys.argv[1]).to_pyarrow_table().num_rows)

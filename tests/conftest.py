@@ -346,7 +346,7 @@ def s3() -> Iterator[S3]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A warm classic session with Delta on two cores; tables are in the folders of each test."""
-    from binlake.spark_jobs.engine.session import start_classic_session
+    from binlake.spark_jobs.engine.spark import start_classic_session
 
     warehouse = tmp_path_factory.mktemp("warehouse")
     conf = {"spark.sql.warehouse.dir": str(warehouse), "spark.driver.memory": "1g", **_INTERPRETED}

@@ -29,8 +29,8 @@ from binlake.binlogfile.folder import (
 from binlake.binlogfile.framing import FramedPayload, build_damage_error, read_records
 from binlake.errors import Permanent
 from binlake.rows.codec import datum as d
+from binlake.rows.codec.datum import read_decimal
 from binlake.rows.codec.jsons import read_json
-from binlake.rows.codec.numbers import read_decimal
 from binlake.rows.codec.values import read_plain_value
 from binlake.wire import pb_binlog_pb2 as pb
 

@@ -1,7 +1,8 @@
 """Plans the DDL of a window in commit order: which are applied or skipped, by which rule, and their segments.
 
 An applied DDL opens a segment for the sinks. So does a DDL that `filter.ignore-txn-commit-ts` leaves to the operator. A
-skipped DDL still changes how later rows are decoded.
+skipped DDL still changes how later rows are decoded. An injected statement, which only the target runs, opens a segment
+before its commit_ts (U-15); the source does not have it, so no definition changes and no row is decoded differently.
 
 Filters and routes judge each DDL: whether it runs on the target, with which text, and its effect there. Every name is
 judged, old and new (R-28). A DDL that would remove rows of other source tables from a shared target never runs (R-15).
@@ -18,6 +19,7 @@ from binlake.ddl.definitions import EVENTS, EXTRACT, FILTERED, IGNORED, RENAMED_
 from binlake.ddl.shardlocks import Locks, Resolution
 from binlake.ddl.sharedddl import REMOVES, SharedJudge
 from binlake.ddl.targets import Naming, TargetTables
+from binlake.dialect.replacement import Injection
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import Action, DdlJob, SchemaState, TableDef, WindowDdl, WindowSchemas, sort_ddls
 from binlake.rows.schema.forms import fold_name
@@ -37,6 +39,7 @@ _NAMES_TABLE = frozenset({
 })  # fmt: skip
 """DDL that gives a table a name, possibly in another database."""
 _EMPTIES = frozenset({Action.TRUNCATE_TABLE, Action.TRUNCATE_PARTITION, Action.DROP_PARTITION})
+_ALERT = "the target runs a statement of ddl-injection before the changes at this commit_ts"
 
 
 class Judge(Decider):
@@ -344,3 +347,45 @@ def _explain_never_applied(ddl: WindowDdl) -> str:
     if job is None or not job.took_effect:
         return "the job was rolled back or cancelled"
     return "" if job.is_supported else f"{job.label} is not replicated"
+
+
+def add_injections(
+    planned: Sequence[LandedDdl], injections: Iterable[Injection], lo: int, hi: int, version: int
+) -> list[LandedDdl]:
+    """`planned` plus the `injections` in the window (lo, hi]. `version`: the schema version at lo."""
+    due = [injection for injection in injections if lo < injection.commit_ts <= hi]
+    rows: list[LandedDdl] = []
+    for ddl in planned:
+        # A DDL that opens a segment may cut the window before its commit_ts. One that does not is no bound.
+        while due and due[0].commit_ts <= (ddl.commit_ts if ddl.opens_segment else ddl.since):
+            rows.append(_build_row(rows, planned, due.pop(0), version))
+        made = sum(each.decision == "injected" for each in rows)
+        rows.append(replace(ddl, segment=ddl.segment + made))
+    for injection in due:
+        rows.append(_build_row(rows, planned, injection, version))
+    return rows
+
+
+def _build_row(
+    rows: Sequence[LandedDdl], planned: Sequence[LandedDdl], injection: Injection, version: int
+) -> LandedDdl:
+    """The row of `injection` after all `rows`, and before rows that run ahead of a later DDL."""
+    later = [ddl.since for ddl in planned if ddl.opens_segment and ddl.commit_ts >= injection.commit_ts]
+    return LandedDdl(
+        commit_ts=injection.commit_ts,
+        since=min([injection.commit_ts, *later]),
+        start_ts=0,
+        schema_version=max([version, *(ddl.schema_version for ddl in rows)]),
+        job_id=0,
+        action=0,
+        db=injection.db,
+        table="",
+        query="",
+        sql=injection.sql,
+        decision="injected",
+        reason="",
+        before=NOTHING,
+        after=NOTHING,
+        segment=rows[-1].segment + 1 if rows else 1,
+        alert=_ALERT,
+    )

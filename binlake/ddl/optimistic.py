@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from binlake.ddl.joined import Conflict, join_tables
+from binlake.ddl.joined import Conflict, join_tables, write_alter
 from binlake.ddl.targets import RowLayout
-from binlake.ddl.widening import write_alter
 from binlake.dialect import tokenize_restored
 from binlake.dialect.classify import find_alter_clauses, find_changed_columns
 from binlake.rows.codec.encode import derive_filled_text

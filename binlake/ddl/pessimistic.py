@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from binlake.ddl.joined import Conflict
-from binlake.ddl.latecomers import fill_with_defaults, list_lacking_columns
+from binlake.ddl.joined import Conflict, fill_with_defaults, list_lacking_columns
 from binlake.ddl.optimistic import renames_column, require_same_fill
 from binlake.ddl.shardlocks import NEVER, OPEN, Hold, Locks, Name, PassedOver, as_table
 from binlake.ddl.targets import RowLayout, TargetTables

@@ -9,19 +9,20 @@ from dataclasses import replace
 
 from binlake.ddl.deciding import NO_CHANGE, Case, Decider, Sides, format_table_name
 from binlake.ddl.definitions import SYNC_DDL, LandedDdl
-from binlake.ddl.joined import Conflict, join_tables
-from binlake.ddl.latecomers import (
+from binlake.ddl.joined import (
+    Conflict,
     describe_other_shape,
     extend_known,
     fill_for_others,
+    join_tables,
     list_lacking_columns,
     number_columns_as,
+    write_alter,
 )
 from binlake.ddl.optimistic import SharedChange, join_change, require_same_fill
 from binlake.ddl.pessimistic import LockKeeper, Release
 from binlake.ddl.shardlocks import Hold, Locks, Name, Resolution, as_table, format_names
 from binlake.ddl.targets import Naming, RowLayout, TargetTables, find_widest
-from binlake.ddl.widening import write_alter
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema.forms import fold_pair

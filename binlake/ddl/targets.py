@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from binlake.ddl.joined import Conflict, join_tables
-from binlake.ddl.latecomers import fill_for_others
+from binlake.ddl.joined import Conflict, fill_for_others, join_tables
 from binlake.ddl.shardlocks import as_table
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import DbInfo, SchemaState, TableDef

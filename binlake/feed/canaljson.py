@@ -16,6 +16,20 @@ from binlake import tso
 from binlake.base.arrowcolumns import Part, decode_hex, join_parts
 from binlake.config.protocols import CanalJsonOptions
 from binlake.ddl.definitions import LandedDdl
+from binlake.feed.encoding import (
+    as_binary,
+    compute_member_numbers,
+    convert_images_to_zone,
+    encode_json,
+    encode_numbers,
+    encode_object,
+    encode_strings,
+    escape_latin1,
+    escape_texts,
+    parse_bits,
+    put_nulls,
+    remove_exponents,
+)
 from binlake.feed.formats import (
     DELETE,
     INSERT,
@@ -27,17 +41,6 @@ from binlake.feed.formats import (
     RowFormat,
     choose_columns_to_send,
 )
-from binlake.feed.jsontext import (
-    as_binary,
-    encode_json,
-    encode_numbers,
-    encode_object,
-    encode_strings,
-    escape_latin1,
-    escape_texts,
-    put_nulls,
-)
-from binlake.feed.values import compute_member_numbers, convert_images_to_zone, parse_bits, remove_exponents
 from binlake.rows.schema import Action, ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 

@@ -27,7 +27,7 @@ from binlake.base.lakecolumns import Message
 from binlake.config.sinkuri import KafkaConnection
 from binlake.errors import BinlakeError, Fenced, Permanent, Transient
 from binlake.feed.kafkaclient import TIMEOUT_S, TOO_LARGE, build_client_settings, convert_error, format_key
-from binlake.feed.position import ChangePosition
+from binlake.feed.manifest import ChangePosition
 from binlake.lake.tables import MESSAGE
 
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)

@@ -1,10 +1,10 @@
-"""The manifest that encode seals for publish: a feed's window and the schemas of its messages."""
+"""The manifest that encode seals for publish: a feed's window, the schemas of its messages, and positions in it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from binlake.errors import DamagedManifest
 from binlake.window.manifest import OfWindow, seal, unseal
@@ -45,3 +45,28 @@ class EncodeManifest(OfWindow):
             return cls(**raw)
         except TypeError as error:
             raise DamagedManifest(f"the encode manifest lacks a value, or has a wrong one: {error}") from None
+
+
+_LAST_START_TS, _LAST_SEQ = (1 << 63) - 1, (1 << 31) - 1
+
+
+class ChangePosition(NamedTuple):
+    """A position in the order of all changes."""
+
+    commit_ts: int
+    start_ts: int
+    seq: int
+
+    @classmethod
+    def after_commit(cls, commit_ts: int) -> ChangePosition:
+        """The end of all changes with this commit_ts."""
+        return cls(commit_ts, _LAST_START_TS, _LAST_SEQ)
+
+    @classmethod
+    def from_text(cls, text: str) -> ChangePosition:
+        """Parse what `to_text` wrote."""
+        return cls(*map(int, text.split("-")))
+
+    def to_text(self) -> str:
+        """The text that a sink records."""
+        return f"{self.commit_ts}-{self.start_ts}-{self.seq}"

@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 
 from binlake.config.protocols import AvroOptions, CanalJsonOptions, Options
 from binlake.errors import ConfigError
-from binlake.feed.avro.format import AvroFormat
+from binlake.feed.avro import AvroFormat
 from binlake.feed.canaljson import CanalJsonFormat
 from binlake.feed.formats import Format
 

@@ -1,4 +1,4 @@
-"""Reads the messages that encode sealed, in order and in parts of limited size.
+"""Reads the messages that encode sealed, in order and in parts of limited size, and counts what is sent.
 
 Rule: no message is returned before the digest of its whole window is verified. A window that fits into one part is read
 once. A larger window is read once for its digest and the bounds of parts, and then part by part from the same files.
@@ -6,7 +6,7 @@ once. A larger window is read once for its digest and the bounds of parts, and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -19,9 +19,8 @@ import pyarrow.dataset as ds
 from binlake.base import rowhash
 from binlake.base.lakecolumns import Message
 from binlake.errors import ImmutableWindow
-from binlake.feed.manifest import EncodeManifest
+from binlake.feed.manifest import ChangePosition, EncodeManifest
 from binlake.feed.messages import ORDER
-from binlake.feed.position import ChangePosition
 from binlake.lake.opentable import open_dataset, open_known
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MESSAGE, build_message_table
@@ -170,3 +169,35 @@ def _build_condition_after(place: ChangePosition) -> ds.Expression:
     commit_ts, start_ts, seq = (ds.field(name) for name in _PLACE)
     in_start = (start_ts > place.start_ts) | ((start_ts == place.start_ts) & (seq > place.seq))
     return (commit_ts > place.commit_ts) | ((commit_ts == place.commit_ts) & in_start)
+
+
+MOST_TOPICS = 200
+"""The maximum number of topics in a result. With more it names none, as XCom and events must stay small."""
+
+
+@dataclass
+class SentCounts:
+    """The number of messages, and the bytes of their keys and values including headers."""
+
+    messages: int = 0
+    bytes: int = 0
+    topics: set[str] = field(default_factory=set)
+
+    def add(self, messages: pa.Table) -> None:
+        """Count `messages`."""
+        self.messages += messages.num_rows
+        self.bytes += sum(_count_bytes(messages.column(name)) for name in (Message.KEY, Message.VALUE))
+        self.topics.update(pc.unique(messages.column(Message.TOPIC)).to_pylist())
+
+    def include(self, other: SentCounts) -> None:
+        """Add the counts of another window."""
+        self.messages, self.bytes = self.messages + other.messages, self.bytes + other.bytes
+        self.topics |= other.topics
+
+    def build_detail(self) -> Mapping[str, Any]:
+        """The counts for an event and a result."""
+        return {"bytes": self.bytes, "topics": sorted(self.topics) if len(self.topics) <= MOST_TOPICS else []}
+
+
+def _count_bytes(column: pa.ChunkedArray) -> int:
+    return int(pc.sum(pc.binary_length(column)).as_py() or 0)

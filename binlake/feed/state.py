@@ -3,6 +3,8 @@
 `normal`; `stopped`: paused by an operator; `error`: encode or publish had a Permanent error; `finished`: it reached its
 target-ts; `removed`. Rule: only a feed in state normal runs, and these events affect no other feed or sink (MISSION
 S2-39). A new feed with the name of a removed one starts from scratch: each has a number, its `life`.
+
+The log also tells which windows of a feed are encoded and not yet published.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import structlog
 
 from binlake import tso
 from binlake.config.feed import FeedSection
-from binlake.errors import Fenced, LostRange, Permanent
+from binlake.errors import Fenced, IncompleteWindow, LostRange, Permanent
+from binlake.feed.manifest import EncodeManifest
 from binlake.lake.failures import describe
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.pipeline import name_feed_sink
@@ -233,3 +236,37 @@ def parse_state(event: EventRow) -> FeedState:
         life=int(detail["life"]),
         life_ms=event["at_ms"] if removed else int(detail["life_ms"]),
     )
+
+
+_HINT = "run encode first"
+
+
+def list_waiting_windows(windows: WindowLog, feed: FeedSection, state: FeedState, hi: int) -> list[EncodeManifest]:
+    """The windows that end at or below `hi`, in order. For a window that was encoded again, the last manifest."""
+    sink = name_feed_sink(feed.name)
+    reached = find_greatest_hi_of_feed(windows, "publish", feed.name, state) or 0
+    events = windows.read_events(stage="encode", state="done", within=(reached, hi), sealed=True)
+    events_of_feed = [event for event in events if event["sink"] == sink and event["at_ms"] > state.life_ms]
+    sealed = {(event["lo"], event["hi"]): event["manifest"] for event in events_of_feed}
+    return [EncodeManifest.from_json(text) for (_, end), text in sorted(sealed.items()) if reached < end <= hi]
+
+
+def list_windows_to_publish(windows: WindowLog, feed: FeedSection, state: FeedState, hi: int) -> list[EncodeManifest]:
+    """As `list_waiting_windows`, for publish. Raises IncompleteWindow if encode must run first."""
+    hi, reached = feed.limit_ts(hi), find_greatest_hi_of_feed(windows, "publish", feed.name, state)
+    manifests = list_waiting_windows(windows, feed, state, hi)
+    if not manifests and max(reached or 0, feed.first_ts or 0) < hi:
+        raise IncompleteWindow("a feed's window is not encoded", where={"feed": feed.name}, hint=_HINT)
+    for manifest in manifests:
+        if not matches_section(manifest, feed):
+            raise IncompleteWindow(
+                "the feed was changed after its window was encoded",
+                where={"feed": feed.name, "window": manifest.window},
+                hint=_HINT,
+            )
+    return manifests
+
+
+def matches_section(manifest: EncodeManifest, feed: FeedSection) -> bool:
+    """True if it was encoded with the feed's present section; assumed for a manifest without `config`."""
+    return manifest.config in ("", feed.compute_data_hash())

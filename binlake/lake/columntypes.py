@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from deltalake import Schema
 
 from binlake.base.lakecolumns import Mirror
+from binlake.rows.codec.datum import format_double, format_float
 from binlake.rows.codec.encode import derive_decimal_layout
 from binlake.rows.codec.lanes import read_text_bytes
-from binlake.rows.codec.numbers import format_double, format_float
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 

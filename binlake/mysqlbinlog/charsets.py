@@ -23,8 +23,7 @@ import structlog
 
 from binlake.errors import SchemaError, SourceRefused, WireError
 from binlake.rows.codec import datum as d
-from binlake.rows.codec.latin1 import decode_latin1, find_key_columns
-from binlake.rows.codec.values import format_bytes
+from binlake.rows.codec.values import decode_latin1, find_key_columns, format_bytes
 from binlake.rows.schema import ColumnInfo, TableDef
 
 Decode = Callable[[bytes], str]

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.rows.codec.datum import format_double, format_float
 from binlake.rows.codec.encode import parse_flat_number
-from binlake.rows.codec.numbers import format_double, format_float
 from binlake.rows.codec.values import name_error_value
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t

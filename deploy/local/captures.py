@@ -27,9 +27,9 @@ from pyspark.sql import SparkSession
 from binlake.config import Replication
 from binlake.config.servers import TargetSection
 from binlake.errors import BinlakeError, ConfigError, IncompleteWindow
-from binlake.rows.codec.latin1 import InvalidText
+from binlake.rows.codec.values import InvalidText
 from binlake.rules import Rules
-from binlake.spark_jobs.engine.session import start_classic_session
+from binlake.spark_jobs.engine.spark import start_classic_session
 from binlake.spark_jobs.job.context import StageContext, StageResult
 from binlake.spark_jobs.job.runner import run_window
 from binlake.target import TargetSession

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from binlake.spark_jobs.engine.package import build_package_conf, build_package_env, write_package
+from binlake.spark_jobs.commands.sparkpackage import build_package_conf, build_package_env, write_package
 from deploy.local.demo_report import Report
 from deploy.local.ports import HOST, free_port
 from deploy.local.s3 import S3

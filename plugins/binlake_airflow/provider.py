@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
-_HOOKS = "binlake_airflow.hooks.servers"
+_HOOKS = "binlake_airflow.hooks"
 _TYPES = (
     ("binlake_database", "DatabaseHook", "Binlake: MySQL, MariaDB, TiDB"),
     ("binlake_pd", "PdHook", "Binlake: placement driver"),

@@ -25,7 +25,9 @@ from binlake.lake.transactions import LandedTransaction, Passages
 from binlake.lake.windowlog import WindowLog
 from binlake.rules import Rules
 from binlake.spark_jobs.commands.views import ENGINES, create_views, render_history_query, render_table_query
-from binlake.spark_jobs.job.arguments import parse_commit_ts, parse_moment
+from binlake.spark_jobs.job.results import parse_commit_ts, parse_moment
+
+_WHOLE = ("commit_ts", "start_ts")
 
 
 class AuditCommand:
@@ -149,9 +151,6 @@ def _find_window(passages: Sequence[Mapping[str, str]]) -> str:
 
 def _find_applying_run(change: Mapping[str, Any]) -> str:
     return next((p["run_id"] for p in change["passages"] if p["stage"] == "finalize"), "")
-
-
-_WHOLE = ("commit_ts", "start_ts")
 
 
 def _print_changes(changes: Sequence[Mapping[str, Any]], last: str, texts: Sequence[str]) -> None:

@@ -4,25 +4,35 @@ Exit status 0 if all tables can be written, 1 if a table is refused or missing, 
 table to compare. The definitions are the lake's at the target's checkpoint (for feeds: at the lake's end); before the
 first landing they are the source's where the replication starts, or its present ones if it has no table there. For a
 feed, preflight also contacts the brokers and the registry, and names those that do not answer.
+
+The checks of Spark and of preflight for `binlake doctor` are here too.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
+import shutil
+import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from binlake.base.commandline import Exit, add_output
+from binlake.base.installation import find_version, list_delta_jars
+from binlake.base.reachability import require_spark
 from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.config.model import Replication
 from binlake.config.servers import TargetSection
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.feed.checks import FeedReport, check_tables, find_connection_problems, read_landed_tables
+from binlake.health.checks import Check, DoctorLine, Patient, explain_error, judge
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.sharedtargets import read_target_tables_at
@@ -37,6 +47,8 @@ _NO_TABLE = (
     "nothing was compared: no table is selected by the filters, or the source has none yet. A feeder knows a server's"
     " tables once it has begun to read it (`binlake feeder status`); then run preflight again"
 )
+_OLDEST_JAVA = 17
+"""Spark 4 needs it."""
 
 
 class PreflightCommand:
@@ -158,3 +170,86 @@ def _show(reports: list[TableReport]) -> None:
         print_table(("table", "", "what differs, what to do"), rows)
     counts = Counter(report.verdict for report in reports)
     print(", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items())) or "no table")
+
+
+def list_checks(patient: Patient) -> list[Check]:
+    """The checks of tables and feeds, and of Spark."""
+    return [
+        Check("target", "tables", partial(_check_tables, patient)),
+        Check("feeds", "feeds", partial(_check_feeds, patient)),
+        Check("Spark", "server", partial(_check_spark, patient)),
+        Check("Spark", "Java", partial(_check_java, patient)),
+    ]
+
+
+def _check_tables(patient: Patient) -> Iterator[DoctorLine]:
+    """As `binlake preflight`."""
+    replication = patient.unlocked
+    if replication.target is None:
+        yield DoctorLine("tables", "not applicable", "this replication has no SQL target")
+        return
+    reports = build_reports_of(replication, replication.target)
+    preflight = f"binlake preflight --replication {patient.file}"
+    for report in reports:
+        name = f"{report.db}.{report.table}"
+        if report.verdict in ("refused", "missing"):
+            yield DoctorLine(
+                "tables", "failure", f"{name} is {report.verdict}: {'; '.join(report.refusals)}", preflight
+            )
+        elif report.warnings:
+            yield DoctorLine("tables", "warning", f"{name}: {'; '.join(report.warnings)}", preflight)
+    yield judge("tables", bool(reports), f"{len(reports)} tables compared", "binlake feeder status", "warning")
+
+
+def _check_feeds(patient: Patient) -> Iterator[DoctorLine]:
+    """Tables, brokers and registry, as `binlake preflight`."""
+    if not patient.replication.feed:
+        yield DoctorLine("feeds", "not applicable", "this replication has no feed")
+        return
+    for report in build_feed_reports(patient.unlocked):
+        for error in report.refused:
+            yield explain_error(
+                report.feed, error, f"binlake changefeed query --replication {patient.file} -c {report.feed}"
+            )
+        for text in report.warnings:
+            yield DoctorLine(report.feed, "warning", text, f"binlake preflight --replication {patient.file}")
+        if not report.refused:
+            yield DoctorLine(report.feed, "ok", f"{len(report.topics)} tables, its servers answer")
+
+
+def _check_spark(patient: Patient) -> Iterator[DoctorLine]:
+    if patient.remote:
+        yield DoctorLine("server", "ok", f"listens at {require_spark(patient.remote)}")
+        return
+    text = f"its address is Airflow's connection {patient.replication.airflow.spark_conn_id}"
+    yield DoctorLine("server", "not applicable", text, "--remote sc://host:port")
+
+
+def _check_java(patient: Patient) -> Iterator[DoctorLine]:
+    """Java and the Delta jars, for a Spark that begins on this machine."""
+    if patient.remote or not find_version("pyspark"):
+        yield DoctorLine("Java", "not applicable", "no Spark begins on this machine")
+        return
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if java is None or not os.path.exists(java):
+        yield DoctorLine(
+            "Java", "failure", f"there is none at {java or 'PATH'}", f"install Java {_OLDEST_JAVA}, or set JAVA_HOME"
+        )
+    else:
+        yield judge_java(java)
+    yield DoctorLine("Delta", "ok", f"{len(list_delta_jars())} jars")
+
+
+def judge_java(java: str) -> DoctorLine:
+    """Whether the program `java` is new enough for Spark."""
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    # Before it a JVM names the options that it was given by the environment.
+    found = re.search(r'^.*version "(\d+).*$', answer.stderr, re.M)
+    is_new = found is not None and int(found[1]) >= _OLDEST_JAVA
+    return judge(
+        "Java",
+        is_new,
+        f"{found[0] if found else 'no version'} at {java}",
+        f"install Java {_OLDEST_JAVA} or newer, or set JAVA_HOME",
+    )

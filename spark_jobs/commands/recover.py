@@ -18,9 +18,7 @@ from binlake.config import Replication, load_replication
 from binlake.config.servers import RelaySection
 from binlake.errors import CheckpointConflict, ConfigError, LostRange
 from binlake.lake.paths import LakePaths
-from binlake.spark_jobs.job.arguments import add_job, add_where
-from binlake.spark_jobs.job.outcomes import run_and_report
-from binlake.spark_jobs.job.results import Bounds, StageResult
+from binlake.spark_jobs.job.results import Bounds, StageResult, add_job, add_where, run_and_report
 from binlake.target.recover import (
     RecoverVerdict,
     describe_exceptions,
@@ -199,7 +197,7 @@ def _build_result(state: str, began: float, lo: int, hi: int, rows: int, **detai
 
 
 def _build_context(replication: Replication, args: argparse.Namespace) -> StageContext:
-    from binlake.spark_jobs.job.opening import build_context
+    from binlake.spark_jobs.job.context import build_context
 
     return build_context(replication, "recover", args, args.run_id)
 

@@ -1,6 +1,8 @@
-"""Brings rows of equal keys together: each task splits its rows by share of keys, later tasks read one share each.
+"""Brings rows of many parts together: rows of equal keys, or all rows in their total order.
 
-The share of a row follows from its content alone, so that two tasks, on any engine, give equal keys the same share.
+By key, each task splits its rows by share of keys, and later tasks read one share each. The share of a row follows from
+its content alone, so that two tasks, on any engine, give equal keys the same share. In order, only rows that overlap in
+commit_ts are held at a time.
 """
 
 from __future__ import annotations
@@ -13,12 +15,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from binlake.spark_jobs.engine.blocks import RowStore
-from binlake.spark_jobs.engine.engine import Engine
-from binlake.spark_jobs.engine.rows import Rows
+from binlake.base.lakecolumns import History
+from binlake.spark_jobs.engine.engine import Engine, RowStore
+from binlake.spark_jobs.engine.rows import Rows, SortedRun
 
 Shares = NDArray[np.int64]
 Found = TypeVar("Found")
+BATCH_ROWS = 20_000
+"""Most rows of a batch that a reader gets."""
+_GREATEST = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -72,3 +77,58 @@ def _cut_by_share(table: pa.Table, shares: Shares) -> Iterator[tuple[int, pa.Tab
     starts = [0, *(np.flatnonzero(np.diff(in_order)) + 1).tolist()]
     for first, last in zip(starts, [*starts[1:], len(in_order)], strict=True):
         yield int(in_order[first]), table.slice(first, last - first)
+
+
+@dataclass(frozen=True)
+class OrderedRows:
+    """The rows of `runs` with since <= commit_ts < until, to be read in order by one task."""
+
+    runs: tuple[SortedRun, ...]
+    since: int
+    until: int
+
+    def read(self, columns: Sequence[str], order: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """`columns`, sorted by `order`, which begins with commit_ts; batches of at most BATCH_ROWS.
+
+        What is below the least commit_ts of all unread runs is complete.
+        """
+        waiting: list[pa.RecordBatch] = []
+        for number, run in enumerate(self.runs):
+            waiting += (own for batch in run.rows.read(columns) if (own := self._select_own(batch)).num_rows)
+            following = self.runs[number + 1].least if number + 1 < len(self.runs) else self.until
+            if waiting:
+                rows = _sort(waiting, order)
+                at = int(np.searchsorted(np.asarray(rows.column(History.COMMIT_TS)), following))
+                waiting = [rows.slice(at)] if at < rows.num_rows else []
+                for first in range(0, at, BATCH_ROWS):
+                    yield rows.slice(first, min(BATCH_ROWS, at - first))
+
+    def _select_own(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        ts = np.asarray(batch.column(History.COMMIT_TS))
+        inside = (ts >= self.since) & (ts < self.until)
+        return batch if inside.all() else batch.filter(pa.array(inside))
+
+
+def cut_in_order(parts: Sequence[Rows], task_bytes: int) -> list[OrderedRows]:
+    """All rows as consecutive ranges of commit_ts of about `task_bytes`; a commit_ts is in one range only."""
+    runs = sorted((run for part in parts for run in part.list_runs()), key=lambda run: (run.least, run.greatest))
+    starts, size = [-1], 0
+    for run in runs:
+        if size >= task_bytes and run.least > starts[-1]:
+            starts.append(run.least)
+            size = 0
+        size += run.rows.bytes
+    ranges = zip(starts, [*starts[1:], _GREATEST], strict=True)
+    cut = [
+        OrderedRows(tuple(run for run in runs if run.least < until and run.greatest >= since), since, until)
+        for since, until in ranges
+    ]
+    return [one for one in cut if one.runs]
+
+
+def _sort(batches: Sequence[pa.RecordBatch], order: Sequence[str]) -> pa.RecordBatch:
+    table = pa.Table.from_batches(batches)
+    rising = np.lexsort([np.asarray(table[name]) for name in reversed(order)])
+    if (np.diff(rising) < 0).any():
+        table = table.take(pa.array(rising))
+    return table.combine_chunks().to_batches()[0]

@@ -3,26 +3,29 @@
 merge does it. Where a job is dear (`Engine.fuses`), land's tasks decode what they have just pulled with the schema at
 the window's start, and merge uses it if it would decode in the same way; nothing of it counts before merge commits the
 files. It is a module of its own because the imports of a stage would cost each worker more than its work.
+
+A transaction that `binlog` holds in chunks is read chunk by chunk, so no more than a few are in memory.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
 from binlake.base.lakecolumns import Binlog
 from binlake.config import Replication
-from binlake.ddl.addedcolumns import Extra, add_columns, list_extras
 from binlake.ddl.shardlocks import Locks
+from binlake.ddl.sharedrows import Extra, add_columns, list_extras
 from binlake.ddl.targets import Naming
-from binlake.errors import BinlakeError
+from binlake.errors import BinlakeError, WireError
 from binlake.lake.parts import TablePart, write_parts
-from binlake.lake.payloads import COLUMNS, PayloadRange
+from binlake.lake.payloads import COLUMNS, PayloadRange, join_chunks
 from binlake.lake.store import delete_file
 from binlake.lake.tables import MUTATION
 from binlake.rows.codec import MUTATION_SCHEMA, DecodeStats, MutationBatch
@@ -34,14 +37,14 @@ from binlake.rules import Rules
 from binlake.rules.expressions import RowFilter
 from binlake.rules.rules import build_row_filter
 from binlake.spark_jobs.engine.engine import Keeper
-from binlake.spark_jobs.engine.lakerows import list_written_rows
-from binlake.spark_jobs.engine.rows import HeldRows, Rows
-from binlake.spark_jobs.job.chunkedpayload import ChunkedPayload
+from binlake.spark_jobs.engine.rows import HeldRows, Rows, list_written_rows
 from binlake.wire import binlog_pb2 as pb
 
+PIECE_BYTES = 8 << 20
+"""Bytes of a piece; chunks of older versions have 64 MiB."""
+_PLACES = (Binlog.COMMIT_TS, Binlog.START_TS, Binlog.CHUNK)
 log = structlog.get_logger(__name__)
 
-PIECE_BYTES = 8 << 20
 """Average payload bytes of a piece that is decoded at a time."""
 PIECE_ROWS = 8192
 """Most transactions of such a piece, so that its data stays in the processor's caches."""
@@ -302,3 +305,52 @@ class DecodedAhead:
         for one in self.written:
             for part in one.parts:
                 delete_file(f"{one.folder}/{part.path}")
+
+
+class ChunkedPayload:
+    """The payload of the transaction `commit_ts` among `rows` of `binlog`. Raises WireError if a chunk is missing."""
+
+    def __init__(self, rows: Sequence[Rows], commit_ts: int) -> None:
+        self.commit_ts = commit_ts
+        self.start_ts = 0
+        self._rows = rows
+        self._places: dict[int, Rows] = {}
+        self._sizes: dict[int, int] = {}
+        for run in (run for one in rows for run in one.list_runs()):
+            if run.least <= commit_ts <= run.greatest:
+                for batch in run.rows.read(_PLACES):
+                    self._note_places(batch, run.rows)
+        if sorted(self._places) != list(range(len(self._places))) or not self._places:
+            raise WireError("chunks of a transaction are missing", where={"commit_ts": commit_ts})
+
+    def open_pieces(self, begin: int) -> Iterator[bytes]:
+        """The bytes from offset `begin` on, in pieces of at most PIECE_BYTES."""
+        at = 0
+        for number in range(len(self._places)):
+            if number in self._sizes and at + self._sizes[number] <= begin:
+                at += self._sizes[number]
+                continue
+            chunk = self._read_chunk(number)
+            for first in range(max(begin - at, 0), len(chunk), PIECE_BYTES):
+                yield chunk.slice(first, min(PIECE_BYTES, len(chunk) - first)).to_pybytes()
+            at += len(chunk)
+
+    def join(self) -> pa.RecordBatch:
+        """The whole payload, as `join_chunks`."""
+        return join_chunks((batch for rows in self._rows for batch in rows.read(COLUMNS)), self.commit_ts)
+
+    def _note_places(self, batch: pa.RecordBatch, rows: Rows) -> None:
+        own = np.asarray(batch.column(Binlog.COMMIT_TS)) == self.commit_ts
+        for place in np.flatnonzero(own).tolist():
+            self._places[batch.column(Binlog.CHUNK)[place].as_py()] = rows
+            self.start_ts = batch.column(Binlog.START_TS)[place].as_py()
+
+    def _read_chunk(self, number: int) -> pa.Buffer:
+        for batch in self._places[number].read((*_PLACES, Binlog.PAYLOAD)):
+            own = np.asarray(batch.column(Binlog.COMMIT_TS)) == self.commit_ts
+            own &= np.asarray(batch.column(Binlog.CHUNK)) == number
+            for place in np.flatnonzero(own).tolist():
+                chunk = batch.column(Binlog.PAYLOAD)[place].as_buffer()
+                self._sizes[number] = len(chunk)
+                return chunk
+        raise WireError("a chunk of a transaction is missing", where={"commit_ts": self.commit_ts, "chunk": number})

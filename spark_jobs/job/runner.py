@@ -17,12 +17,9 @@ from binlake.errors import BinlakeError, LeaseHeld
 from binlake.feed.state import stops_feed
 from binlake.lake.failures import describe
 from binlake.pipeline import STOPPED, Sink, parse_feed_sink
-from binlake.spark_jobs.job.ahead import Ahead
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
-from binlake.spark_jobs.job.flight import PiecesInFlight
-from binlake.spark_jobs.job.gathering import Gathering, Ready
 from binlake.spark_jobs.job.lineage import Gathered
-from binlake.spark_jobs.job.passed import CannotDeriveAhead, MergedWindow
+from binlake.spark_jobs.job.pieces import Ahead, CannotDeriveAhead, Gathering, MergedWindow, PiecesInFlight, Ready
 from binlake.spark_jobs.job.results import BYTES, CUT, SparkNeeded
 from binlake.spark_jobs.job.stagerun import describe_bounds, describe_run, run_stage
 

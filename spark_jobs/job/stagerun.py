@@ -65,7 +65,7 @@ def describe_bounds(lo: int, hi: int) -> Values:
 def _run_stage(
     name: str, ctx: StageContext, bounds: Bounds | None, start_ts: int | None, feed: str, given: Any
 ) -> StageResult:
-    module = importlib.import_module(f"binlake.spark_jobs.{name}.stage")
+    module = importlib.import_module(f"binlake.spark_jobs.stages.{name}")
     stage = ctx.begin_stage(name, bounds)
     if feed and bounds is not None and (skipped := _skip_if_stopped(name, stage, bounds, feed)) is not None:
         return skipped

@@ -1,1 +1,1 @@
-"""The stage land: pulls windows from the pumps."""
+"""What the stage land pulls from the pumps, and asks of the source, before it seals a window."""

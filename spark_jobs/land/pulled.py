@@ -21,13 +21,11 @@ from binlake.lake.store import delete_file
 from binlake.lake.tables import BINLOG
 from binlake.rows.schema import WindowDdl
 from binlake.spark_jobs.engine.engine import Keeper
-from binlake.spark_jobs.engine.lakerows import list_written_rows
-from binlake.spark_jobs.engine.rows import HeldRows, Rows, read_table
+from binlake.spark_jobs.engine.rows import HeldRows, Rows, list_written_rows, read_table
 from binlake.spark_jobs.job.decoding import DecodeAhead, DecodedFiles
 from binlake.spark_jobs.job.results import Bounds
-from binlake.spark_jobs.land.large_files import BINLOG_ARROW, LargeFiles, WrittenTransaction
+from binlake.spark_jobs.land.binlogfiles import BINLOG_ARROW, Landed, LargeFiles, WrittenTransaction, measure_landed
 from binlake.spark_jobs.land.pump_source import digest_content
-from binlake.spark_jobs.tables.landed import Landed, measure_landed
 
 GROUP_BYTES = 8 << 20
 """Bytes of a row group of `binlog`."""

@@ -21,7 +21,7 @@ from binlake.lake.tables import parse_schema
 from binlake.rows.codec.envelopes import Envelopes, parse_binlog, read_envelopes
 from binlake.rows.codec.lanes import PAD
 from binlake.rpc import Tls
-from binlake.spark_jobs.land.large_files import CHUNK_BYTES, LARGE_BYTES, LargeFiles, LargeHead, cut_evenly
+from binlake.spark_jobs.land.binlogfiles import CHUNK_BYTES, LARGE_BYTES, LargeFiles, LargeHead, cut_evenly
 from binlake.wire.blocks import BinlogBlock, BinlogPart, Ints, build_block, cut_into_parts
 
 BATCH_BYTES = 8 << 20

@@ -1,21 +1,25 @@
-"""The net change of each key in each segment, derived by tasks (DESIGN 3.6, hazards R-17, R-18).
+"""The net change of each key in each segment, derived by tasks: into files of `change`, or into memory only.
 
-A first task reduces its rows to one run for each key, so a key that is changed a million times costs no more than a
-million other rows. A second one reduces a group of the keys completely. How many groups there are follows from the
-window alone, so the result does not depend on the engine.
+Sources: DESIGN 3.6, hazards R-17, R-18. A first task reduces its rows to one run for each key, so a key that is changed
+a million times costs no more than a million other rows. A second one reduces a group of the keys completely. How many
+groups there are follows from the window alone, so the result does not depend on the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.rowhash import hash_rows
+from binlake.base import rowhash
+from binlake.base.arrowcolumns import number_values
+from binlake.base.lakecolumns import Change
+from binlake.base.rowhash import Fold, hash_rows
 from binlake.changes.net.columns import combine_into_batch, compute_net_of_runs
 from binlake.changes.net.events import (
     COLUMNS,
@@ -37,12 +41,14 @@ from binlake.changes.net.origins import (
     number_histories,
 )
 from binlake.changes.net.runs import FIELDS, reduce_runs, runs_from_table, runs_to_table, start_runs
-from binlake.ddl.definitions import Cell
+from binlake.ddl.definitions import Cell, SegmentTable
+from binlake.lake.parts import TablePart, write_parts
+from binlake.lake.tables import CHANGE
 from binlake.rows.codec import MUTATION_SCHEMA
-from binlake.spark_jobs.engine.blocks import RowStore
-from binlake.spark_jobs.engine.engine import Engine
+from binlake.spark_jobs.engine.engine import Engine, Keeper, RowStore
 from binlake.spark_jobs.engine.exchange import Shares, Split, exchange
-from binlake.spark_jobs.engine.rows import HeldRows, Rows, read_table
+from binlake.spark_jobs.engine.rows import FileRows, HeldRows, Rows, list_written_rows, read_table
+from binlake.spark_jobs.tables.baserows import BaseBlock, BlockRows, fold_blocks
 
 GROUP_ROWS = 100_000
 """Row changes of a group of keys: a task that reduces a group holds its rows a few times."""
@@ -54,6 +60,12 @@ _IGNORED_KEY_BYTES = len('00"]')
 writes to few pages."""
 _ROWS_A_ROUND = 10_000
 _RUNS = pa.schema(FIELDS)
+Group = tuple[int, tuple[Rows, ...]]
+"""The number of a group of keys, and its rows."""
+MOST_PLACES = 32
+"""Tables and segments of a group whose rows are apart in its file; of more of them, each would have too few rows."""
+_GROUP_ROWS = 100_000
+"""Rows of a row group: Arrow would cut a longer one, and they are counted here."""
 
 
 def count_groups(rows: int, size: int) -> int:
@@ -131,8 +143,6 @@ class ReduceAtOnce:
 
 Reduce = ReduceGroup | ReduceAtOnce
 """Computes NET of a group's rows."""
-Group = tuple[int, tuple[Rows, ...]]
-"""The number of a group of keys, and its rows."""
 
 
 @dataclass(frozen=True)
@@ -194,3 +204,164 @@ def find_row_origins(engine: Engine, parts: Sequence[Rows], cells: Sequence[Cell
 
 def _find_moves_of(rows: Rows, cells: tuple[Cell, ...]) -> pa.Table:
     return find_moves(read_changed_rows(rows, routed=False), cells)
+
+
+@dataclass(frozen=True)
+class NetRows:
+    """The net changes of a window: files, their fold, the rows by group, and the number of rows (copies) by place.
+
+    `places`: the same rows by place; None if one group has too many of them. `cells`: the tables and segments whose
+    changes they are. `blocks`: the rows as blocks of a full load instead of groups.
+    """
+
+    parts: tuple[TablePart, ...]
+    fold: Fold
+    groups: tuple[Group, ...]
+    sizes: Mapping[SegmentTable, int]
+    places: tuple[tuple[SegmentTable, Rows], ...] | None
+    cells: frozenset[Cell] = frozenset()
+    blocks: tuple[BaseBlock, ...] = ()
+
+    @property
+    def is_held(self) -> bool:
+        """True if this process has all rows in memory."""
+        return all(isinstance(rows, HeldRows) for _, own in self.groups for rows in own)
+
+    def hold(self, kept: Sequence[pa.Table]) -> NetRows:
+        """The same rows of one group in memory: `kept`, a table for each row group."""
+        rows: tuple[Rows, ...] = tuple(map(HeldRows, kept))
+        places = (
+            None if self.places is None else [(place, own) for (place, _), own in zip(self.places, rows, strict=True)]
+        )
+        groups = tuple((number, rows) for number, _ in self.groups)
+        return replace(self, groups=groups, places=None if places is None else tuple(places))
+
+    @classmethod
+    def of_blocks(cls, blocks: Sequence[BaseBlock], cells: Iterable[Cell]) -> NetRows:
+        """The rows of `blocks`, each of which is its own net change."""
+        by_place: dict[SegmentTable, list[BaseBlock]] = {}
+        for block in blocks:
+            by_place.setdefault(block.place, []).append(block)
+        sizes = {place: sum(len(block.maps) for block in own) for place, own in sorted(by_place.items())}
+        places = tuple((place, BlockRows(tuple(own))) for place, own in sorted(by_place.items()))
+        return cls((), fold_blocks(blocks), (), sizes, places, frozenset(cells), tuple(blocks))
+
+    @classmethod
+    def join(cls, some: Iterable[NetRows]) -> NetRows:
+        """All of `some` together."""
+        every = list(some)
+        places = [one.places for one in every if one.places is not None]
+        return cls(
+            tuple(part for one in every for part in one.parts),
+            rowhash.merge_folds(one.fold for one in every),
+            tuple(group for one in every for group in one.groups),
+            sum_sizes(one.sizes for one in every),
+            tuple(place for own in places for place in own) if len(places) == len(every) else None,
+        )
+
+
+@dataclass(frozen=True)
+class HoldGroup:
+    """Derives the net changes of a group of keys into this process's memory."""
+
+    reduce: Reduce
+    window: str
+
+    def __call__(self, group: Group) -> NetRows:
+        """Raises SchemaError."""
+        number, runs = group
+        made = _Made()
+        rows = tuple(map(HeldRows, _compute_rows(self.reduce(runs), self.window, made)))
+        places = tuple((place, one) for place, one in zip(made.places, rows, strict=True) if place is not None)
+        fold = rowhash.merge_folds(made.folds)
+        whole = len(places) == len(rows)
+        return NetRows((), fold, ((number, rows),) if rows else (), sum_sizes(made.sizes), places if whole else None)
+
+
+@dataclass(frozen=True)
+class WriteGroup:
+    """Writes the net changes of a group of keys to files of `change` in `folder`."""
+
+    reduce: Reduce
+    window: str
+    folder: str
+    keeper: Keeper
+
+    def __call__(self, group: Group) -> NetRows:
+        """Raises SchemaError, OSError."""
+        net, kept = self.write(group, self.keeper)
+        return net if kept is None else net.hold(kept)
+
+    def write(self, group: Group, keeper: Keeper) -> tuple[NetRows, list[pa.Table] | None]:
+        """(the rows in files, the same in memory if they fit). Raises SchemaError, OSError."""
+        number, runs = group
+        made = _Made()
+        kept: list[pa.Table] = []
+        parts = write_parts(self.folder, CHANGE, keeper.keep(_compute_rows(self.reduce(runs), self.window, made), kept))
+        fold = rowhash.merge_folds(made.folds)
+        rows = tuple(list_written_rows(self.folder, parts))
+        pieces = [one for part in parts for one in _list_row_groups(self.folder, part, made.nbytes)]
+        places = [(place, piece) for place, piece in zip(made.places, pieces, strict=True) if place is not None]
+        whole = len(places) == len(made.places)
+        own = ((number, rows),) if fold.count else ()
+        net = NetRows(tuple(parts), fold, own, sum_sizes(made.sizes), tuple(places) if whole else None)
+        return net, kept if sum(table.num_rows for table in kept) == fold.count else None
+
+
+@dataclass
+class _Made:
+    """What a task knows of its rows: folds and sizes, and the place (None: several) and bytes of each row group."""
+
+    folds: list[Fold] = field(default_factory=list)
+    sizes: list[Mapping[SegmentTable, int]] = field(default_factory=list)
+    places: list[SegmentTable | None] = field(default_factory=list)
+    nbytes: list[int] = field(default_factory=list)
+
+
+def _compute_rows(reduced: Iterable[pa.Table], window: str, made: _Made) -> Iterator[pa.Table]:
+    """The rows of `reduced` as in `change`; each table becomes a row group."""
+    names = CHANGE.list_column_names()
+    for net in reduced:
+        if not net.num_rows:
+            continue
+        rows = net.append_column(Change.WINDOW, pa.repeat(window, net.num_rows)).select(names)
+        made.folds.append(rowhash.fold(rowhash.hash_rows(rows, names)))
+        made.sizes.append(sizes := measure_sizes(rows))
+        apart: Iterable[tuple[SegmentTable | None, pa.Table]] = [(None, rows)]
+        for place, own in split_by_place(rows) if len(sizes) <= MOST_PLACES else apart:
+            for first in range(0, own.num_rows, _GROUP_ROWS):
+                made.places.append(place)
+                made.nbytes.append((piece := own.slice(first, _GROUP_ROWS)).nbytes)
+                yield piece
+
+
+def _list_row_groups(folder: str, part: TablePart, sizes: Sequence[int]) -> list[Rows]:
+    """The row groups of the only file of a group of keys; it has one window."""
+    return [FileRows(((f"{folder}/{part.path}", (number,)),), size) for number, size in enumerate(sizes)]
+
+
+def split_by_place(rows: pa.Table) -> Iterator[tuple[SegmentTable, pa.Table]]:
+    """The rows of each table and segment, in order of these."""
+    codes, places = number_values(rows, SegmentTable._fields)
+    if (np.diff(codes) < 0).any():
+        order = np.argsort(codes, kind="stable")
+        rows, codes = rows.take(pa.array(order)), codes[order]
+    ends = np.searchsorted(codes, np.arange(places.num_rows + 1))
+    named = [SegmentTable(*row.values()) for row in places.to_pylist()]
+    for number in sorted(range(len(named)), key=named.__getitem__):
+        yield named[number], rows.slice(int(ends[number]), int(ends[number + 1] - ends[number]))
+
+
+def measure_sizes(rows: pa.Table) -> dict[SegmentTable, int]:
+    """The number of rows of `change`, copies counted, by place."""
+    names = list(SegmentTable._fields)
+    counted = rows.select([*names, Change.COPIES]).group_by(names).aggregate([(Change.COPIES, "sum")])
+    return {SegmentTable(*(row[name] for name in names)): row[f"{Change.COPIES}_sum"] for row in counted.to_pylist()}
+
+
+def sum_sizes(parts: Iterable[Mapping[SegmentTable, int]]) -> dict[SegmentTable, int]:
+    """The total of `parts`, sorted by place."""
+    total: Counter[SegmentTable] = Counter()
+    for part in parts:
+        total.update(part)
+    return dict(sorted(total.items()))

@@ -1,26 +1,64 @@
-"""What all sinks need from the lake: whether their range is landed and merged, and the segments of their window."""
+"""What all sinks need from the lake: whether their range is landed and merged, the segments of their window, its rows.
+
+Where tables that share a target wait for each other's DDL (pessimistic mode), rows of the window that are held are left
+out; rows that the window releases are added, from earlier windows in the lake.
+
+Manifests of merge and compact are also read from the events of an older version, which stored their values in `detail`.
+A lake keeps such events as long as its history, and a window may be in progress while Binlake is upgraded.
+"""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from binlake.base.lakecolumns import OfSegment
-from binlake.ddl.definitions import LandedDdl, Segments, Shapes, WindowDefinitions, use_bytewise_collations
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.base.lakecolumns import Mutation, OfSegment
+from binlake.changes.net.events import COLUMNS, SOURCE
+from binlake.ddl.definitions import (
+    LandedDdl,
+    Segments,
+    SegmentTable,
+    Shapes,
+    WindowDefinitions,
+    use_bytewise_collations,
+)
+from binlake.ddl.shardlocks import Hold
+from binlake.ddl.sharedrows import ReleasedRange, apply_holds, find_released_ranges
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.dialect import derive_bytewise_table
-from binlake.errors import IncompleteWindow, LostRange
+from binlake.errors import DamagedManifest, IncompleteWindow, LostRange
 from binlake.lake.continuity import require_windows
 from binlake.lake.ddls import read_landed_ddls
-from binlake.lake.sharedtargets import read_target_tables_at
+from binlake.lake.mutations import count_touched_tables
+from binlake.lake.sharedtargets import read_locks, read_target_tables_at
+from binlake.lake.tables import MUTATION
 from binlake.rows.schema import TableDef
+from binlake.spark_jobs.engine.engine import Engine
+from binlake.spark_jobs.engine.rows import MappedRows, Rows, cut_rows, list_history_rows, pack_rows
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.job.passed import MergedWindow
-from binlake.spark_jobs.tables.unsealed import parse_merged
-from binlake.window.derived import Merged, MergeManifest, read_manifest_of
+from binlake.spark_jobs.job.pieces import MergedWindow
+from binlake.window.derived import CompactManifest, Merged, MergeManifest, read_manifest_of
 from binlake.window.events import EventRow
 from binlake.window.manifest import format_window_name
+
+COMPACT_AGAIN = "run compact again for this window, then convert"
+_GIVEN_TASK_BYTES = 16 << 20
+"""Bytes of given rows that a task of this process takes."""
+_NEEDED = (*COLUMNS, *SOURCE)
+_NARROW = (
+    Mutation.COMMIT_TS,
+    Mutation.START_TS,
+    Mutation.DB,
+    Mutation.TABLE,
+    Mutation.SOURCE_DB,
+    Mutation.SOURCE_TABLE,
+)
 
 
 @dataclass(frozen=True)
@@ -157,3 +195,107 @@ def _merge_events(ctx: StageContext, lo: int, hi: int) -> dict[tuple[int, int], 
     """By (lo, hi), the last event of merge of each window that overlaps (lo, hi]."""
     events = ctx.windows.read_events(stage="merge", state="done", within=(lo, hi), sealed=True)
     return {(event["lo"], event["hi"]): event for event in events}
+
+
+def parse_merged(event: EventRow) -> Merged:
+    """What merge recorded of a window in `event`."""
+    detail = json.loads(event["detail"] or "{}")
+    left_out = detail.get("filtered") or detail.get("skipped_commit_ts")
+    ddls = int(detail.get("ddl", 0)) + int(detail.get("ddl_skipped", 0))
+    return Merged(event["rows"], ddls, not left_out, (format_window_name(event["lo"], event["hi"]),))
+
+
+def build_compact_manifest(ctx: StageContext, event: EventRow, merged: Merged) -> CompactManifest:
+    """The compact manifest of a window, from compact's `event` and from `merged`. Raises DamagedManifest."""
+    detail = json.loads(event["detail"] or "{}")
+    lo, hi = event["lo"], event["hi"]
+    if "ordered" not in detail:
+        where = {"window": format_window_name(lo, hi)}
+        raise DamagedManifest("the event of compact has no manifest", where=where, hint=COMPACT_AGAIN)
+    ddls = read_landed_ddls(ctx.paths, lo, hi) if merged.ddls else []
+    return CompactManifest(
+        replication=ctx.replication.name,
+        sink="sql",
+        lo=lo,
+        hi=hi,
+        ordered=bool(detail["ordered"]),
+        rows=event["rows"],
+        merged=merged,
+        cuts=tuple(ddl.since for ddl in ddls if ddl.opens_segment),
+        shapes=Shapes.from_list(detail.get("shapes", ())),
+    )
+
+
+@dataclass(frozen=True)
+class WindowChanges:
+    """Row changes that a window applies: its own `parts` and `earlier` ones that it releases; `holds` change them."""
+
+    parts: tuple[Rows, ...]
+    earlier: tuple[Rows, ...] = ()
+    holds: tuple[Hold, ...] = ()
+    hi: int = 0
+
+    @property
+    def rows(self) -> list[Rows]:
+        """The parts as the window applies them, with the columns COLUMNS and SOURCE."""
+        return self._apply(_NEEDED, self.holds)
+
+    def find_touched(self, starts: Sequence[int]) -> list[SegmentTable]:
+        """The tables and segments of the row changes, sorted; `starts` open segments 1, 2, ..."""
+        return sorted(self.count_touched(starts))
+
+    def count_touched(self, starts: Sequence[int]) -> Counter[SegmentTable]:
+        """The row changes by table and segment; `starts` open segments 1, 2, ..."""
+        names = [Mutation.DB, Mutation.TABLE, Mutation.COMMIT_TS]
+        # No column is filled here, as only names and places are read.
+        parts = self._apply(_NARROW, [replace(hold, filled={}) for hold in self.holds])
+        return count_touched_tables((batch for rows in parts for batch in rows.read(names)), starts)
+
+    def _apply(self, needed: tuple[str, ...], holds: Sequence[Hold]) -> list[Rows]:
+        every = [*self.parts, *self.earlier]
+        if not self.holds:
+            return every
+        return [MappedRows(rows, partial(_place, holds=tuple(holds), hi=self.hi), needed) for rows in every]
+
+
+def read_window_changes(
+    ctx: StageContext, engine: Engine, bounds: Bounds, count: int, given: MergedWindow | None = None
+) -> WindowChanges | None:
+    """The changes to apply in a window that has `count` rows; None if there are none. Raises DamagedManifest."""
+    holds = read_locks(ctx.windows, ctx.rules, bounds.lo, bounds.hi).holds
+    earlier = find_released_ranges(holds, bounds.lo, bounds.hi)
+    if not count and not earlier:
+        return None
+    released = [rows for one in earlier for rows in _list_released(ctx, one, engine.task_bytes)]
+    parts = list_mutation_parts(ctx, engine, bounds, given) if count else []
+    return WindowChanges(tuple(parts), tuple(released), tuple(holds), bounds.hi)
+
+
+def list_mutation_parts(
+    ctx: StageContext, engine: Engine, bounds: Bounds, given: MergedWindow | None = None
+) -> list[Rows]:
+    """The row changes of `bounds`: those that merge has `given` for this window, else the lake's."""
+    if given is not None and given.bounds == bounds:
+        # A task copies its rows, and in this process that is memory: there more tasks cost nothing.
+        most = _GIVEN_TASK_BYTES if engine.holds else engine.task_bytes
+        own = [piece for rows in given.rows for piece in cut_rows(rows, most)]
+        return own if engine.holds else pack_rows(own, engine.task_bytes)
+    return [*list_history_rows(ctx.paths, MUTATION, bounds.lo, bounds.hi, engine.task_bytes)]
+
+
+def _place(rows: pa.Table, holds: Sequence[Hold], hi: int) -> pa.Table:
+    return apply_holds(rows, holds, hi)
+
+
+def _list_released(ctx: StageContext, one: ReleasedRange, task_bytes: int) -> list[Rows]:
+    """The rows of the range's source table."""
+    parts = list_history_rows(ctx.paths, MUTATION, one.lo, one.hi, task_bytes)
+    return [MappedRows(rows, partial(_select_source, source=one.source), _NEEDED) for rows in parts]
+
+
+def _select_source(rows: pa.Table, source: tuple[str, str]) -> pa.Table:
+    db, table = (
+        pc.equal(rows[name], value)
+        for name, value in zip((Mutation.SOURCE_DB, Mutation.SOURCE_TABLE), source, strict=True)
+    )
+    return rows.filter(pc.and_(db, table))

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 
 import flame
 
-LAND = "run (spark_jobs/land/stage.py:%d)"
+LAND = "run (spark_jobs/stages/land.py:%d)"
 RAW = "\n".join(
     (
         f"thread (7): land_0;run_stage (spark_jobs/job/stagerun.py:30);{LAND % 40};digest (binlake/lake/rowhash.py:9);"
@@ -16,7 +16,7 @@ RAW = "\n".join(
         f"thread (7): land_0;{LAND % 40};read (binlake/lake/parts.py:2);syscall (libc.so.6) 50",
         "thread (7): land_0;measured (bench/x.py:9);Meter.cpu (bench/x.py:7);open64 (libc.so.6) 9",
         "thread (9): pull-1;run (threading.py:980);recv (binlake/rpc/client.py:4) 2",
-        "thread (3): MainThread;run (spark_jobs/plan/stage.py:3);asked (binlake/tso.py:3) 1",
+        "thread (3): MainThread;run (spark_jobs/stages/plan.py:3);asked (binlake/tso.py:3) 1",
     )
 )
 
@@ -24,7 +24,7 @@ RAW = "\n".join(
 def test_stack_is_assigned_to_its_stage_and_starts_there() -> None:
     stages = flame.split_by_stage(RAW)
     assert set(stages) == {"land", "plan", "threads"}
-    top = ("run (spark_jobs/land/stage.py)", "digest (binlake/lake/rowhash.py)", "arrow::Take (pyarrow/libarrow)")
+    top = ("run (spark_jobs/stages/land.py)", "digest (binlake/lake/rowhash.py)", "arrow::Take (pyarrow/libarrow)")
     assert stages["land"] == {top: 8}
     assert next(iter(stages["threads"]))[0] == "thread pull"
 
@@ -46,7 +46,7 @@ def test_template_name_is_shortened_to_its_last_parts() -> None:
 
 def test_picture_shows_each_frame_as_wide_as_its_samples() -> None:
     stacks = flame.split_by_stage(RAW)["land"]
-    stacks[("run (spark_jobs/land/stage.py)", "<lambda> (binlake/tso.py)")] = 8
+    stacks[("run (spark_jobs/stages/land.py)", "<lambda> (binlake/tso.py)")] = 8
     found = ET.fromstring(flame.draw_picture("land", stacks))
     space = "{http://www.w3.org/2000/svg}"
     widths = {group.find(f"{space}title").text: float(group.find(f"{space}rect").get("width")) for group in found}  # type: ignore[union-attr,arg-type]

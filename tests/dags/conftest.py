@@ -36,13 +36,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
     """Run a DAG of a replication once with scripted jobs."""
     from binlake_airflow.dags.factory import build_dags
-    from binlake_airflow.operators import base, sparkconnect, waiting
+    from binlake_airflow.operators import base, spark, waiting
 
     for name, value in scripted_spark(tmp_path).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
     monkeypatch.setenv("AIRFLOW_CONN_CONNECT", json.dumps({"conn_type": "spark_connect", "host": "h", "port": 1}))
-    monkeypatch.setattr(sparkconnect, "require_spark", lambda _url: "h:1")
+    monkeypatch.setattr(spark, "require_spark", lambda _url: "h:1")
     # A rescheduled task would otherwise count as lost, so the trigger looks more often.
     monkeypatch.setattr(waiting, "_LOOK_S", 0.05)
     monkeypatch.setattr(base, "build_command", lambda _module: (sys.executable, scripted_job.__file__))

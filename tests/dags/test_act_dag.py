@@ -8,8 +8,8 @@ import pytest
 from support.dag_runs import HI, LO, Run, Runner
 from support.replication_files import write_replication
 
-from binlake_airflow.actions.action import ACT
-from binlake_airflow.actions.table import ACTIONS
+from binlake_airflow.actions import ACT
+from binlake_airflow.actiontable import ACTIONS
 from binlake_airflow.dags.factory import build_dags
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]

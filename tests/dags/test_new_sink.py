@@ -22,7 +22,7 @@ from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.pipeline import BY_NAME, SINKS, Sink, Stage, list_locks, register
 from binlake.rows.schema import SchemaState
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
-from binlake.spark_jobs.job.passed import MergedWindow
+from binlake.spark_jobs.job.pieces import MergedWindow
 from binlake.spark_jobs.job.runner import run_landed
 from binlake.window.derived import Merged
 from binlake_airflow.dags.factory import build_dags
@@ -46,7 +46,7 @@ def count_rows(ctx: StageContext, bounds: Bounds, given: Any = None) -> StageRes
 def _tally(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     stage = Stage("tally", "count rows", ("merge",), "tally", "land", "tally", reads=("mutation",), needs_spark=False)
     sink = Sink("tally", "tallies", "tally", (stage,), lambda replication: replication.name == "orders")
-    module = ModuleType("binlake.spark_jobs.tally.stage")
+    module = ModuleType("binlake.spark_jobs.stages.tally")
     module.__dict__["run"] = count_rows
     monkeypatch.setitem(sys.modules, module.__name__, module)
     register(sink)
@@ -69,7 +69,7 @@ def run_window(replication: Replication, monkeypatch: pytest.MonkeyPatch) -> lis
     ctx.windows.record(WindowEvent("land", LO, HI, "done", 3, 0.1, "run"))
     merged = MergedWindow(Bounds(LO, HI), Merged(LO, HI, True, ()), (), (SchemaState(), SchemaState()))
     done = StageResult("merge", "done", LO, HI, derived=merged)
-    monkeypatch.setattr("binlake.spark_jobs.merge.stage.run", lambda *_: done)
+    monkeypatch.setattr("binlake.spark_jobs.stages.merge.run", lambda *_: done)
     return run_landed(ctx, Bounds(LO, HI))
 
 

@@ -12,8 +12,8 @@ from support.dag_runs import HI, LO, LOWERED, Run, Runner, answer, failure
 from support.replication_files import write_replication
 
 from binlake.errors import ConfigError
+from binlake_airflow.jobs import MOST_ROWS
 from binlake_airflow.operators.commands import BackfillOperator
-from binlake_airflow.operators.xcomvalues import MOST_ROWS
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.dag_runs import BEHIND, HI, LO, LOWERED, Run, Runner, answer, failure, good_window
 
-from binlake_airflow.operators import sparkconnect
+from binlake_airflow.operators import spark
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
@@ -67,7 +67,7 @@ def test_each_connect_stage_has_its_own_session(run: Runner) -> None:
 
 def test_retry_ends_the_first_trys_work_and_reuses_its_session(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
-    monkeypatch.setattr(sparkconnect, "interrupt", lambda url, _log: ended.append(url))
+    monkeypatch.setattr(spark, "interrupt", lambda url, _log: ended.append(url))
     window = good_window()
     connect = 'schedule = ""\nengine = "connect"\nspark-conn-id = "connect"\nretries = 1\nretry-delay-s = 0\nwait-s = 0'
     # A window without rows ends after landing.

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from support.examples import seeds
 
-from binlake.ddl.addedcolumns import Extra, add_columns
+from binlake.ddl.sharedrows import Extra, add_columns
 from binlake.rows.codec import MUTATION_SCHEMA
 
 ADDED = [

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from binlake.config import Replication
-from binlake.ddl.ddls import build_window_schemas, plan_ddls
-from binlake.ddl.injected import add_injections
+from binlake.ddl.ddls import add_injections, build_window_schemas, plan_ddls
 from binlake.dialect.collations import derive_bytewise_definitions
 from binlake.dialect.replacement import Injection
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from support.tabledefs import col, key, primary, table
 
-from binlake.ddl.joined import Conflict, join_tables
+from binlake.ddl.joined import Conflict, fill_with_defaults, join_tables, number_columns_as, write_alter
+from binlake.errors import SchemaError
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 
@@ -163,3 +164,58 @@ def test_handle_key_of_the_source_becomes_an_index() -> None:
         assert (joined.pk_is_handle, joined.is_common_handle) == (False, False)
         assert [index.name for index in joined.indexes] == ["PRIMARY"]
         assert joined.primary_key == ("id",)
+
+
+def flagged(column: Json, flag: int) -> Json:
+    return {**column, "type": {**column["type"], "Flag": column["type"]["Flag"] | flag}}
+
+
+def test_alter_has_everything_that_differs() -> None:  # R-15
+    moment = col("at", t.DATETIME, decimal=3, flen=23, default="CURRENT_TIMESTAMP")
+    was = one_table(
+        col("gone"), varchar(9), col("d"), keys=(key("old", "gone", unique=False), key("same", "d", unique=False))
+    )
+    now = table(
+        "t_1",
+        col("d"),
+        varchar(12, not_null=True, default="x"),
+        flagged(col("n", t.LONGLONG, flen=20, not_null=True), t.FLAG_AUTO_INCREMENT),
+        flagged(moment, t.FLAG_ON_UPDATE_NOW),
+        col("said", comment="it's"),
+        col("b", t.BLOB, flen=65_535, charset="binary"),
+        keys=(
+            primary("n"),
+            key("u", "d", ("c", 3)),
+            key("same", "d", unique=False),
+            {**key("building", "n", unique=False), "state": 3},
+        ),
+    )
+    assert write_alter(was, now) == (
+        "ALTER TABLE `d`.`t_1` DROP PRIMARY KEY, DROP INDEX `old`, DROP COLUMN `id`, DROP COLUMN `gone`,"
+        " MODIFY COLUMN `c` varchar(12) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT 'x',"
+        " ADD COLUMN `n` bigint NOT NULL AUTO_INCREMENT,"
+        " ADD COLUMN `at` datetime(3) NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),"
+        " ADD COLUMN `said` int NULL COMMENT 'it\\'s', ADD COLUMN `b` blob NULL,"
+        " ADD PRIMARY KEY (`n`), ADD UNIQUE INDEX `u` (`d`, `c`(3))"
+    )
+    assert write_alter(now, now) == ""
+
+
+@pytest.mark.parametrize("column", [generated(t.LONG), col("c", default="uuid()", default_is_expr=True)])
+def test_alter_cannot_add_an_expression(column: Json) -> None:
+    with pytest.raises(SchemaError, match="the column c has an expression"):
+        write_alter(one_table(), one_table(column))
+
+
+def test_only_columns_that_no_ddl_has_filled_are_filled() -> None:
+    made = one_table(col("a", default="1"), col("b", default="2"), col("c", default="3", origin_default="0"))
+    filled = fill_with_defaults(made, ["A", "c", "id"])
+    assert [column.origin_default for column in filled.columns] == [None, "1", None, "0"]
+    assert fill_with_defaults(made, ["c"]) is made
+
+
+def test_new_columns_get_ids_that_neither_table_uses() -> None:
+    known = table("t_1", col("b"), col("a"))
+    new = table("t_2", col("A"), col("x"), col("y"), col("b"), id=2)
+    numbered = number_columns_as(new, known)
+    assert {column.name: column.id for column in numbered.columns} == {"A": 2, "x": 5, "b": 1, "y": 6}

@@ -8,9 +8,9 @@ import pytest
 from support.workload import Workload, integer, text
 
 from binlake.config import Replication
-from binlake.ddl.addedcolumns import list_extras
 from binlake.ddl.ddls import build_window_schemas, plan_ddls
 from binlake.ddl.definitions import LandedDdl
+from binlake.ddl.sharedrows import list_extras
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.errors import ConfigError, SchemaError, TargetRefused
 from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl
@@ -328,8 +328,13 @@ def test_extract_column_gets_the_name_of_the_feeders_source() -> None:  # S4-03
     for job, source in zip(w.jobs[2:], ("shard-1", "shard-2"), strict=True):
         job["binlog"]["TableInfo"]["source_name"] = source
     rule = {**SHARDS, "extract-source": {"source-regexp": "shard-(.*)", "target-column": "c_source"}}
-    found = list_extras(build_window_schemas(SchemaState(), *logged(w)), Naming(rules(routes=[rule])))
+    schemas = build_window_schemas(SchemaState(), *logged(w))
+    found = list_extras(schemas, Naming(rules(routes=[rule])))
     assert {(extra.db, extra.values["c_source"]) for extra in found} == {("s1", "1"), ("s2", "2")}
+    # A table that shares its target with no other gets the column too, and no table without a route.
+    alone = list_extras(schemas, Naming(rules(routes=[{**rule, "table-pattern": "t_1"}])))
+    assert [(extra.db, extra.values) for extra in alone] == [("s1", {"c_source": "1"})]
+    assert list_extras(schemas, Naming(rules())) == []
     plain = list_extras(build_window_schemas(SchemaState(), *logged(two_shards())), Naming(rules(routes=[rule])))
     assert {extra.values["c_source"] for extra in plain} == {""}
 

@@ -11,9 +11,9 @@ from support.workload import Workload, integer, text
 from test_judging import SHARDS, logged, plan, rules, two_shards
 
 from binlake.config import Replication
-from binlake.ddl.addedcolumns import list_extras
 from binlake.ddl.ddls import build_window_schemas
 from binlake.ddl.definitions import LandedDdl
+from binlake.ddl.sharedrows import list_extras
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.errors import SchemaError
 from binlake.rows.schema import Action, SchemaState

@@ -9,10 +9,10 @@ from support.workload import Workload, integer, text
 from test_judging import SHARDS, logged, rename, rules, two_shards
 from test_optimistic import alter
 
-from binlake.ddl.addedcolumns import list_extras
 from binlake.ddl.ddls import build_window_schemas, plan_locked_ddls
 from binlake.ddl.definitions import LandedDdl
 from binlake.ddl.shardlocks import Locks, Resolution
+from binlake.ddl.sharedrows import list_extras
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.errors import SchemaError
 from binlake.rows.schema import SchemaState

@@ -10,10 +10,10 @@ from test_judging import logged, rename, rules, two_shards
 from test_optimistic import alter
 from test_pessimistic import PESSIMISTIC, plan_locked, resolve
 
-from binlake.ddl.addedcolumns import list_extras
 from binlake.ddl.ddls import build_window_schemas, plan_locked_ddls
 from binlake.ddl.definitions import LandedDdl
 from binlake.ddl.shardlocks import NEVER, Locks, Resolution
+from binlake.ddl.sharedrows import list_extras
 from binlake.ddl.targets import Naming
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import Action, SchemaState

@@ -10,8 +10,8 @@ import pytest
 from support.examples import seeds
 from support.tabledefs import col, table
 
-from binlake.ddl.heldrows import ReleasedRange, apply_holds, find_released_ranges
 from binlake.ddl.shardlocks import OPEN, Hold
+from binlake.ddl.sharedrows import ReleasedRange, apply_holds, find_released_ranges
 from binlake.rows.codec import MUTATION_SCHEMA
 
 DEFINITION = table("t", col("i"))

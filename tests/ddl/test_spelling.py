@@ -10,7 +10,9 @@ from support.workload import Workload, integer, text
 
 from binlake.config import Replication
 from binlake.ddl.ddls import plan_ddls
+from binlake.ddl.deciding import Spelling
 from binlake.ddl.definitions import LandedDdl
+from binlake.ddl.targets import Naming
 from binlake.dialect import map_ddl
 from binlake.dialect.definedclauses import put_stored_bounds
 from binlake.dialect.tokens import render, tokenize
@@ -29,8 +31,11 @@ def plan(w: Workload, **config: Any) -> list[LandedDdl]:
         WindowDdl(b.commit_ts, b.start_ts, b.ddl_job_id, b.ddl_schema_state, b.ddl_query.decode()) for b in found
     ]
     raw = {key.replace("_", "-"): value for key, value in config.items()}
-    rules = Rules.of(Replication.model_validate({"name": "demo", "lake": {"path": "x"}, **raw}))
-    return plan_ddls(SchemaState(), binlogs, [(b.commit_ts, jobs[b.job_id]) for b in binlogs], rules)
+    return plan_ddls(SchemaState(), binlogs, [(b.commit_ts, jobs[b.job_id]) for b in binlogs], build_rules(raw))
+
+
+def build_rules(raw: dict[str, Any]) -> Rules:
+    return Rules.of(Replication.model_validate({"name": "demo", "lake": {"path": "x"}, **raw}))
 
 
 def run(ddl: LandedDdl) -> tuple[str, ...]:
@@ -216,3 +221,18 @@ def test_table_recreated_in_another_case_keeps_its_history() -> None:
     where = str(match_definitions([table("Users", col("id")), table("USERS", col("id"))]))
     assert "Users" in where
     assert "USERS" in where
+
+
+@pytest.mark.parametrize(
+    ("db", "name", "spelled"),
+    [
+        ("shop", "users", "Users"),
+        # The job of a rename to another database.
+        ("archive", "users", "USERS"),
+        ("archive", "log", "log"),
+    ],
+)
+def test_jobs_table_is_spelled_as_the_definition_with_its_name(db: str, name: str, spelled: str) -> None:
+    touched = (table("Orders", db="Shop"), table("USERS", db="Old"), table("Users", db="Shop"))
+    spelling = Spelling(SchemaState(), SchemaState(), Naming(build_rules({})))
+    assert spelling.spell_job_table(db, name, touched) == (db, spelled)

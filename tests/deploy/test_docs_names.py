@@ -41,7 +41,7 @@ def build_reader() -> Reader:
         "Reader.read_rows, `Reader.rows` and ``Reader.depth`` of its base",
         "`binlake.rows`, `binlake.rows.build_reader`, `binlake.rows.Reader.read_rows`, `binlake.commands`",
         "`build_reader`, `build_reader()`, `source_name` of the configuration, `spark.sql.ansi`, Decimal.quantize",
-        "`binlake.spark_jobs.STAGE.stage` stands for several",
+        "`binlake.spark_jobs.stages.STAGE` stands for several",
     ],
 )
 def test_existing_names_pass(tmp_path: Path, text: str) -> None:

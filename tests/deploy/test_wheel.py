@@ -19,7 +19,7 @@ def test_wheel_has_sql_protos_pages_and_dag_files_below_its_packages() -> None:
         "binlake/proto/binlake/wire/pump.proto",
         "binlake/pump_service/pump/server.py",
         "binlake/py.typed",
-        "binlake/spark_jobs/land/stage.py",
+        "binlake/spark_jobs/stages/land.py",
         "binlake_airflow/dagfiles/binlake_replications.py",
         "binlake_airflow/pages/templates/base.html",
     } <= names

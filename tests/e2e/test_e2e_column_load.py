@@ -17,7 +17,7 @@ from test_e2e_window import toml
 
 from binlake.lake.paths import LakePaths
 from binlake.repair.rangerepair import BackfillProgress
-from binlake.spark_jobs.commands.rebuild import rebuild
+from binlake.spark_jobs.commands.backfill import rebuild
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.runner import run_window
 from binlake.spark_jobs.job.stagerun import run_stage

@@ -27,7 +27,7 @@ from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.publisher import Stopped
 from binlake.pump_service.feeder.snapshot.chunkwriter import ChunkWriter
 from binlake.pump_service.feeder.snapshot.loadstate import read_load_record
-from binlake.target.commands.bootstrap import Bootstrap, follow_bootstrap
+from binlake.spark_jobs.commands.bootstrap import Bootstrap, follow_bootstrap
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 

@@ -24,8 +24,8 @@ from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lake import ensure_tables
 from binlake.spark_jobs.job.results import CUT
 from binlake.spark_jobs.job.stagerun import run_stage
-from binlake.spark_jobs.land import stage as land_stage
 from binlake.spark_jobs.land.ddljobs import WindowJobs
+from binlake.spark_jobs.stages import land as land_stage
 from binlake.window.manifest import WindowManifest
 
 pytestmark = pytest.mark.spark

@@ -17,11 +17,11 @@ from binlake.lake.opentable import load_table
 from binlake.pump_service.pump import batches, pull
 from binlake.rows.codec import largerows
 from binlake.spark_jobs.engine import engine
-from binlake.spark_jobs.job import chunkedpayload
+from binlake.spark_jobs.job import decoding
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.runner import run_window
-from binlake.spark_jobs.land import large_files, pump_source
-from binlake.spark_jobs.mirror import stage as mirror
+from binlake.spark_jobs.land import binlogfiles, pump_source
+from binlake.spark_jobs.stages import mirror
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 Make = Callable[..., StageContext]
@@ -57,7 +57,7 @@ def pass_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few KiB be large, in pumps and windows."""
     monkeypatch.setattr(pull, "_CACHE_BYTES", 66_000)
     monkeypatch.setattr(batches, "PART_BYTES", 5_000)
-    for module in (large_files, pump_source):
+    for module in (binlogfiles, pump_source):
         monkeypatch.setattr(module, "LARGE_BYTES", 20_000)
         monkeypatch.setattr(module, "CHUNK_BYTES", 8_000)
     for module in (engine, mirror):
@@ -66,7 +66,7 @@ def pass_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_LARGE_TASK_BYTES", 10_000)
     monkeypatch.setattr(mirror, "LARGE_CHUNK_BYTES", 20_000)
     monkeypatch.setattr(largerows, "MOST_ROWS", 50)
-    monkeypatch.setattr(chunkedpayload, "PIECE_BYTES", 3_000)
+    monkeypatch.setattr(decoding, "PIECE_BYTES", 3_000)
 
 
 def read_mutations(ctx: StageContext) -> list[str]:

@@ -28,13 +28,12 @@ from test_e2e_window import expected, tables_of
 from binlake.errors import CheckpointConflict, ConfigError, SourceUnavailable, TargetRefused
 from binlake.lake.baseload import BaseTable
 from binlake.mirror import MirrorVersions
-from binlake.spark_jobs.bootstrap.structures import DefinitionsDiffer
-from binlake.spark_jobs.commands.bootstrap import load_tidb
+from binlake.spark_jobs.bootstrap.source import DefinitionsDiffer
+from binlake.spark_jobs.commands.bootstrap import Bootstrap, load_tidb
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.runner import run_window
 from binlake.spark_jobs.job.stagerun import run_stage
 from binlake.target import read_checkpoint
-from binlake.target.commands.bootstrap import Bootstrap
 from binlake.target.session.session import TargetSession
 from binlake.target.session.tables import create_tables
 from deploy.local.ports import free_port

@@ -224,7 +224,7 @@ def test_windows_without_feeds_load_no_kafka_client() -> None:  # S0-05
         "import sys; from importlib import import_module; from binlake.pipeline import LAKE, MIRROR, SQL\n"
         "import_module('binlake.spark_jobs.commands.main')\n"
         "names = (*LAKE.stage_names, *SQL.stage_names, *MIRROR.stage_names)\n"
-        "for name in names: import_module(f'binlake.spark_jobs.{name}.stage')\n"
+        "for name in names: import_module(f'binlake.spark_jobs.stages.{name}')\n"
         "print(len(sys.modules) > 500, sorted({'kafka', 'confluent_kafka', 'aiokafka'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -41,12 +41,12 @@ from binlake.config.protocols import (
 )
 from binlake.ddl.ddls import build_window_schemas, plan_ddls
 from binlake.ddl.definitions import Segments, WindowDefinitions
-from binlake.feed.avro.schema import build_legal_name
+from binlake.feed.avroschema import build_legal_name
 from binlake.feed.messages import ORDER, MessageEncoder, compute_fingerprint
 from binlake.feed.protocols import format_of
 from binlake.mirror.plan import MirrorEffect, derive_effects
 from binlake.rows.codec import MutationBatch
-from binlake.rows.codec.numbers import format_double, format_float
+from binlake.rows.codec.datum import format_double, format_float
 from binlake.rows.schema import ColumnInfo, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules.topics import Dispatcher, Topics

@@ -20,8 +20,7 @@ from binlake.config.protocols import (
     SlaveBinlogOptions,
 )
 from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions
-from binlake.feed.events import count_unsent, encode_ddls, encode_watermarks
-from binlake.feed.messages import ORDER, MessageEncoder
+from binlake.feed.messages import ORDER, MessageEncoder, count_unsent, encode_ddls, encode_watermarks
 from binlake.feed.protocols import format_of
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t

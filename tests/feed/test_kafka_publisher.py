@@ -19,8 +19,8 @@ from support.topics import read_topic
 from binlake.config.sinkuri import KafkaConnection as Brokers
 from binlake.errors import Fenced, Permanent, Transient
 from binlake.feed.kafka import POSITIONS, KafkaPublisher
+from binlake.feed.manifest import ChangePosition
 from binlake.feed.messages import MESSAGE_SCHEMA
-from binlake.feed.position import ChangePosition
 
 if TYPE_CHECKING:
     from deploy.local.kafka import KafkaBroker
@@ -98,7 +98,7 @@ _KILLED = """
 import os, signal, sys
 import pyarrow as pa
 from binlake.feed.kafka import KafkaPublisher
-from binlake.feed.position import ChangePosition
+from binlake.feed.manifest import ChangePosition
 from binlake.config.sinkuri import KafkaConnection
 
 address, topic, step = sys.argv[1:]

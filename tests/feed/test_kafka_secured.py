@@ -23,8 +23,8 @@ from binlake.errors import BinlakeError, ConfigError, Transient
 from binlake.feed import kafka as kafka_module
 from binlake.feed import registry as registry_module
 from binlake.feed.kafka import KafkaPublisher
+from binlake.feed.manifest import ChangePosition
 from binlake.feed.messages import MESSAGE_SCHEMA
-from binlake.feed.position import ChangePosition
 from binlake.feed.registry import SchemaRegistry
 
 

@@ -10,7 +10,7 @@ import pytest
 from support.tidb_json import INT_PK, Json, column, table_def, table_info
 
 from binlake.config.protocols import AvroOptions
-from binlake.feed.avro.schema import build_key_schema, build_value_schema
+from binlake.feed.avroschema import build_key_schema, build_value_schema
 from binlake.feed.registry import SchemaRefused, SchemaRegistry
 from binlake.rows.schema import mysqltypes as t
 

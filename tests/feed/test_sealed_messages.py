@@ -13,9 +13,8 @@ from support.examples import seeds
 from binlake.base import rowhash
 from binlake.errors import ImmutableWindow
 from binlake.feed import sealed
-from binlake.feed.manifest import EncodeManifest
+from binlake.feed.manifest import ChangePosition, EncodeManifest
 from binlake.feed.messages import ORDER
-from binlake.feed.position import ChangePosition
 from binlake.feed.sealed import find_last_position, read_sealed, split_changes
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MESSAGE

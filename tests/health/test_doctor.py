@@ -26,7 +26,7 @@ from binlake.health import doctor
 from binlake.health.checks import Check, DoctorLine, check_skew, measure_skew_s
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.spark_jobs.commands.doctorchecks import judge_java
+from binlake.spark_jobs.commands.preflight import judge_java
 from binlake.target.commands.checkpoint import set_checkpoint
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "operate" / "doctor.md"

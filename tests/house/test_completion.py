@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from binlake import cli, completion
-from binlake.completion import build_parser
+from binlake import cli
+from binlake.cli import build_whole_parser
 from binlake.errors import ConfigError
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -52,7 +52,7 @@ def test_bash_completes_commands_actions_options_values_and_files(scripts: dict[
 
 
 def test_zsh_and_fish_know_every_command(scripts: dict[str, str]) -> None:
-    commands = build_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
+    commands = build_whole_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
     assert {"status", "doctor", "completion", "window"} <= set(commands)
     assert scripts["zsh"].startswith("#compdef binlake")
     assert "complete -c binlake" in scripts["fish"]
@@ -70,6 +70,6 @@ def test_command_whose_packages_are_missing_is_completed_by_its_name(monkeypatch
             raise ConfigError("needs the extra")
         return real(point)
 
-    monkeypatch.setattr(completion, "load", load)
-    monkeypatch.setattr(completion, "entry_points", lambda **_: [lacking])
-    assert "needs airflow" in build_parser().format_help()
+    monkeypatch.setattr(cli, "load", load)
+    monkeypatch.setattr(cli, "entry_points", lambda **_: [lacking])
+    assert "needs airflow" in build_whole_parser().format_help()

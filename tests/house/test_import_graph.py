@@ -47,8 +47,8 @@ FORBIDDEN = {
     "binlake.rows.schema.info -> pandas": ("import pandas", "The core imports no shell"),
     "binlake.window.plan -> airflow": ("from airflow.sdk import DAG", "The core imports no shell"),
     "binlake_airflow.dags.dagparts -> delta": ("import delta", "Only the Spark shell imports Spark"),
-    "binlake.spark_jobs.finalize.stage -> binlake.spark_jobs.convert.stage": (
-        "import binlake.spark_jobs.convert.stage",
+    "binlake.spark_jobs.stages.finalize -> binlake.spark_jobs.stages.convert": (
+        "import binlake.spark_jobs.stages.convert",
         "Stages do not import",
     ),
     "binlake.rows.schema.job -> binlake.window.plan": ("import binlake.window.plan", "Rooms of the core"),

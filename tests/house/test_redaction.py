@@ -12,7 +12,7 @@ from support.replication_files import write_replication
 from binlake.base.redaction import are_row_values_shown, redact_key, redact_server_text, redact_sql, show_row_values
 from binlake.config.load import load_replication
 from binlake.repair.differences import Difference
-from binlake.rows.codec.numbers import write_decimal
+from binlake.rows.codec.datum import write_decimal
 from binlake.rows.codec.temporal import pack_moment
 from binlake.target.session.failures import translate_error
 

@@ -65,7 +65,7 @@ def test_timestamp_is_stored_in_utc() -> None:
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_float_keeps_its_text(value: float) -> None:
     #
-    from binlake.rows.codec.numbers import format_float
+    from binlake.rows.codec.datum import format_float
 
     of = info(t.FLOAT)
     typed, _ = parse_texts(of, pa.array([format_float(value)]))

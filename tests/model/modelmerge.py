@@ -22,11 +22,10 @@ from support.workload import Workload, integer, text
 
 from binlake.changes.net import RowEvent
 from binlake.config import Replication
-from binlake.ddl.addedcolumns import add_columns, list_extras
 from binlake.ddl.ddls import build_window_schemas, plan_locked_ddls
 from binlake.ddl.definitions import LandedDdl
-from binlake.ddl.heldrows import apply_holds, find_released_ranges
 from binlake.ddl.shardlocks import Locks
+from binlake.ddl.sharedrows import add_columns, apply_holds, find_released_ranges, list_extras
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.rows.codec import MutationBatch
 from binlake.rows.schema import Action

@@ -13,9 +13,8 @@ from modelsource import Source
 from binlake.changes.net import RowEvent, compute_net_changes
 from binlake.changes.ordered import ChangeKeys, OrderedChange, OrderedPlan, PlanOptions, RowForms
 from binlake.config.servers import TargetSection
-from binlake.ddl.ddls import build_window_schemas, plan_ddls
+from binlake.ddl.ddls import add_injections, build_window_schemas, plan_ddls
 from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions, derive_key_defaults
-from binlake.ddl.injected import add_injections
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.errors import ImmutableWindow
 from binlake.rows.schema import SchemaState, TableDef

@@ -18,9 +18,8 @@ from support.mariadb import MariaDb, execute, rows
 from support.windows import target_of
 
 from binlake.config.servers import TargetSection
-from binlake.ddl.ddls import plan_ddls, require_replacements_used
+from binlake.ddl.ddls import add_injections, plan_ddls, require_replacements_used
 from binlake.ddl.definitions import LandedDdl
-from binlake.ddl.injected import add_injections
 from binlake.errors import CheckpointConflict, ConfigError, Drift, Permanent, TargetRefused
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog

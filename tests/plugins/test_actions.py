@@ -16,8 +16,8 @@ from support.airflow_dags import register_dag
 from support.replication_files import write_replication
 
 from binlake.cli import prepare
-from binlake_airflow.actions.fields import InvalidFields
-from binlake_airflow.actions.table import ACTIONS
+from binlake_airflow.actions import InvalidFields
+from binlake_airflow.actiontable import ACTIONS
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 

@@ -10,10 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlake_airflow.pages.charts.bars import draw_bars
-from binlake_airflow.pages.charts.gantt import Bar, Lane, draw_gantt
-from binlake_airflow.pages.charts.lines import HEIGHT, Axes, ChartSeries, Mark, build_table, draw_lines, draw_spark
-from binlake_airflow.pages.charts.scale import (
+from binlake_airflow.pages.charts import (
+    HEIGHT,
+    Axes,
+    Bar,
+    ChartSeries,
+    Lane,
+    Mark,
+    build_table,
+    draw_bars,
+    draw_gantt,
+    draw_lines,
+    draw_spark,
+)
+from binlake_airflow.pages.drawing import (
     Scale,
     build_value_scale,
     choose_count_step,

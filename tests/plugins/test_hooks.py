@@ -20,7 +20,7 @@ from binlake.config import load_replication
 from binlake.errors import ConfigError
 from binlake.lake.access import Access
 from binlake.pump_service.pd import PlacementDriver
-from binlake_airflow.hooks.servers import HOOKS
+from binlake_airflow.hooks import HOOKS
 from binlake_airflow.operators import base, connections
 from binlake_airflow.operators.connections import fetch_connections, read_connections
 from binlake_airflow.operators.waiting import FreeTrigger

@@ -16,9 +16,9 @@ from binlake.base.installation import list_delta_jars
 from binlake.config.model import WindowSection as WindowSettings
 from binlake.errors import ConfigError, Transient
 from binlake_airflow.jobs import StageJob
-from binlake_airflow.operators import base, sparkconnect
+from binlake_airflow.operators import base, spark
 from binlake_airflow.operators.commands import RestoreOperator
-from binlake_airflow.operators.sparkaddress import find_application_file
+from binlake_airflow.operators.spark import find_application_file
 from binlake_airflow.operators.sparkstages import ConnectStageOperator, SubmitStageOperator
 from deploy.local.ports import free_port
 
@@ -50,8 +50,8 @@ def test_kill_ends_the_client_and_its_work_on_the_server(monkeypatch: pytest.Mon
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", '{"conn_type": "spark_connect", "host": "h", "port": 1}')
     monkeypatch.setattr(base, "build_command", lambda _module: _SLEEPS)
     released: list[str] = []
-    monkeypatch.setattr(sparkconnect, "interrupt", lambda url, _log: released.append(url))
-    monkeypatch.setattr(sparkconnect, "require_spark", lambda _url: "h:1")
+    monkeypatch.setattr(spark, "interrupt", lambda url, _log: released.append(url))
+    monkeypatch.setattr(spark, "require_spark", lambda _url: "h:1")
     task, ended = operator(ConnectStageOperator), []
     job = StageJob("land", "/r.toml", "run 1", lo="1", hi="2")
     runner = threading.Thread(target=lambda: ended.append(task.run_spark(job, Path("/nowhere"))))

@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 
-from binlake_airflow.operators.process import JobProcess
+from binlake_airflow.operators.base import JobProcess
 
 
 def _python(code: str, lines: list[str]) -> JobProcess:

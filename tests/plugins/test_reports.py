@@ -227,8 +227,8 @@ def test_several_windows_of_a_run_are_reported_as_one(task: Any, context: dict[s
     assert changed == [("shop", "item"), ("shop", "orders")]
     reports.report_run(task, pieces, context)
     assert pushed["window"] == "1-9"
-    assert "finalize 3,000 rows" in pushed[reports.KEY]
-    assert pushed[reports.KEY].startswith("window (1 = ")
+    assert "finalize 3,000 rows" in pushed[reports.NOTE_KEY]
+    assert pushed[reports.NOTE_KEY].startswith("window (1 = ")
 
 
 @pytest.mark.usefixtures("no_backend")
@@ -242,7 +242,7 @@ def test_note_names_the_ddl_that_the_window_ends_before(fused: bool, task: Any, 
         xcom_pull=lambda task_ids: {"compact": compacted}[task_ids],
     )
     reports.report_run(task, [compacted, DONE] if fused else [DONE], context)
-    assert pushed[reports.KEY].endswith(
+    assert pushed[reports.NOTE_KEY].endswith(
         "; the window ends before the DDL at commit_ts 470583292723200001, which waits, and all later changes with it:"
         " no (RECOVER TABLE `b`). Hint: replace it"
     )

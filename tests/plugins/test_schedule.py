@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk import CronTriggerTimetable, DeltaTriggerTimetable
 
 from binlake.errors import ConfigError
-from binlake_airflow.dags.schedule import parse_schedule
+from binlake_airflow.dags.dagparts import parse_schedule
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("every 10s", 10), ("every 1 m", 60), (" every 2h ", 7200)])

@@ -22,7 +22,7 @@ from binlake_airflow.jobs import FUSED, EndedStages
 from binlake_airflow.operators import base
 from binlake_airflow.operators.sparkstages import ConnectStageOperator, SubmitStageOperator
 from binlake_airflow.operators.stages import WRITING, StageOperator, Waiters
-from binlake_airflow.telemetry.notes import KEY
+from binlake_airflow.telemetry.notes import NOTE_KEY
 
 BASE = 470583292723200000
 # Writes the outcomes in its script, one after the other; after `close` it waits until its input is closed.
@@ -125,7 +125,7 @@ def test_each_window_of_a_run_is_reported_with_its_own_bounds(monkeypatch: pytes
     assert [ts for uri, ts in events if uri == "binlake://orders/"] == [str(BASE + 1), str(BASE + 2)]
     assert [uri for uri, _ in events if "/shop/" in uri] == ["binlake://orders/shop/t0", "binlake://orders/shop/t1"]
     assert ti.pushed["window"] == f"{BASE}-{BASE + 2}"
-    assert "land 6 rows" in ti.pushed[KEY]
+    assert "land 6 rows" in ti.pushed[NOTE_KEY]
 
 
 @pytest.mark.parametrize(

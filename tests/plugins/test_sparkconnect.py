@@ -6,13 +6,7 @@ import pytest
 
 from binlake.base.reachability import SPARK_TOKEN_ENV
 from binlake.spark_jobs.engine.connect import _add_token
-from binlake_airflow.operators.sparkconnect import (
-    SPAN_S,
-    add_session,
-    derive_session_id,
-    list_sessions_between,
-    split_token,
-)
+from binlake_airflow.operators.spark import SPAN_S, add_session, derive_session_id, list_sessions_between, split_token
 
 
 def test_session_id_depends_on_stage_and_time() -> None:

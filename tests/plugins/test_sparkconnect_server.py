@@ -16,7 +16,7 @@ import pytest
 from support.certificates import Authority
 from support.tlsrelay import TlsRelay
 
-from binlake_airflow.operators.sparkconnect import add_session, derive_session_id, interrupt
+from binlake_airflow.operators.spark import add_session, derive_session_id, interrupt
 from deploy.local.ports import free_port, is_open
 
 pytestmark = pytest.mark.spark

@@ -13,7 +13,7 @@ from binlake import tso
 from binlake.health.values import build_ts_view
 from binlake.window.manifest import WindowManifest
 from binlake_airflow.pages import words
-from binlake_airflow.pages.notices import describe_notice
+from binlake_airflow.pages.history import describe_notice
 from binlake_airflow.pages.panels import build_panels, draw_lag_spark
 from binlake_airflow.pages.timeline import build_disks, build_timeline
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from binlake.config import Replication
-from binlake_airflow.pages.overview import Overview
-from binlake_airflow.pages.workers import BoundedWorkers, TooBusy
+from binlake_airflow.pages.workers import BoundedWorkers, Overview, TooBusy
 
 
 def test_work_returns_its_result_or_raises_its_error() -> None:

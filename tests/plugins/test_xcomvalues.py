@@ -1,6 +1,6 @@
 """What a task of an audit shows to users."""
 
-from binlake_airflow.operators.xcomvalues import MOST_ROWS, format_audit_markdown, shorten_lists
+from binlake_airflow.jobs import MOST_ROWS, format_audit_markdown, shorten_lists
 
 _TABLE = {"as_of": "9", "time": "then", "columns": ["id"], "mirror": {}}
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pymysql.connections import Connection
 from support.tabledefs import Json, col, table
 
+from binlake.rows.codec.datum import format_double, format_float
 from binlake.rows.codec.jsons import read_json, write_json
-from binlake.rows.codec.numbers import format_double, format_float
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules.evaluate import Program
 from binlake.rules.reader import ExpressionReader

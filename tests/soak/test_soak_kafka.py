@@ -13,8 +13,8 @@ from support.topics import read_topic
 from binlake.config.sinkuri import KafkaConnection as Brokers
 from binlake.errors import Transient
 from binlake.feed.kafka import POSITIONS, KafkaPublisher
+from binlake.feed.manifest import ChangePosition
 from binlake.feed.messages import MESSAGE_SCHEMA
-from binlake.feed.position import ChangePosition
 from deploy.local.kafka import KafkaCluster
 
 pytestmark = [pytest.mark.soak, pytest.mark.process]

@@ -16,7 +16,7 @@ from support.killer import Killer
 from support.mariadb import MariaDb
 
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.spark_jobs.finalize import stage as finalize
+from binlake.spark_jobs.stages import finalize
 from binlake.target import apply_window
 from deploy.local.ports import free_port
 from deploy.local.process import Child

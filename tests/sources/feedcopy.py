@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import numpy as np
 from support.csvrows import split_csv
 
-from binlake.rows.codec.numbers import format_double, format_float
+from binlake.rows.codec.datum import format_double, format_float
 
 Row = tuple[str | None, ...]
 CSV = {"output-old-value": True, "include-commit-ts": True, "binary-encoding-method": "hex"}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from support.mariadb import MariaDb
 
-from binlake.rows.codec.numbers import format_double, format_float
+from binlake.rows.codec.datum import format_double, format_float
 from binlake.statements.literal import quote_name, quote_qualified_name
 
 Row = tuple[str | None, ...]

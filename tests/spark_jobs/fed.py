@@ -15,9 +15,8 @@ from support.topics import Read, read_topic
 from support.workload import Workload
 
 from binlake.feed.registry import SchemaRegistry
-from binlake.spark_jobs.encode import stage as encode
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.publish import stage as publish
+from binlake.spark_jobs.stages import encode, publish
 
 if TYPE_CHECKING:
     from deploy.local.apicurio import Apicurio

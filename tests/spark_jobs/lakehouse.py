@@ -20,7 +20,7 @@ from binlake.lake.windowlog import WindowEvent
 from binlake.rows.schema import DdlJob, SchemaState, classify_ddl
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.lake import build_local_table, ensure_tables, replace_history
-from binlake.spark_jobs.merge import stage as merge
+from binlake.spark_jobs.stages import merge
 from binlake.testkit.captures.capture import Capture
 from binlake.window.manifest import WindowManifest
 from binlake.wire import binlog_pb2 as pb

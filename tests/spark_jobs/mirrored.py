@@ -15,7 +15,7 @@ from binlake.lake.schemas import SchemaHistory
 from binlake.mirror import MirrorVersions
 from binlake.mirror.rows import read_mirror_texts
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.mirror import stage as mirror
+from binlake.spark_jobs.stages import mirror
 
 
 class Mirrored:

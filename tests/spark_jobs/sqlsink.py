@@ -12,11 +12,9 @@ from lakehouse import Lakehouse, Source
 from pyspark.sql import SparkSession
 from support.mariadb import MariaDb, execute, rows
 
-from binlake.spark_jobs.compact import stage as compact
-from binlake.spark_jobs.convert import stage as convert
-from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.stagerun import compare_after_apply
+from binlake.spark_jobs.stages import compact, convert, finalize
 
 LandedShop = Callable[[int], Path]
 """A lake with the first windows of the history, landed and merged; copy it before use."""

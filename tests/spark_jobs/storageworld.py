@@ -27,9 +27,9 @@ from binlake.audit.audit import Audit
 from binlake.errors import BinlakeError, CheckpointMoved, LostRange
 from binlake.lake import controlrows
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds
 from binlake.spark_jobs.job.runner import run_landed
+from binlake.spark_jobs.stages import finalize
 from binlake.target import apply_window
 from binlake.target.commands.checkpoint import CheckpointCommand
 

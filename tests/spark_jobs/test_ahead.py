@@ -14,17 +14,13 @@ from support.mariadb import MariaDb, execute
 
 from binlake.errors import Permanent
 from binlake.spark_jobs.commands.restore import SINK_STAGES
-from binlake.spark_jobs.compact import stage as compact
 from binlake.spark_jobs.engine.engine import LocalEngine
-from binlake.spark_jobs.finalize import stage as finalize
-from binlake.spark_jobs.job.ahead import Ahead
 from binlake.spark_jobs.job.context import Bounds
-from binlake.spark_jobs.job.passed import DerivedAhead, MergedWindow
+from binlake.spark_jobs.job.pieces import Ahead, DerivedAhead, MergedWindow
 from binlake.spark_jobs.job.runner import run_sink
 from binlake.spark_jobs.job.stagerun import run_stage
-from binlake.spark_jobs.merge import stage as merge
-from binlake.spark_jobs.tables.held import list_mutation_parts
-from binlake.spark_jobs.tables.sinks import SinkWindow, read_sql_window, require_merged
+from binlake.spark_jobs.stages import compact, finalize, merge
+from binlake.spark_jobs.tables.sinks import SinkWindow, list_mutation_parts, read_sql_window, require_merged
 
 pytestmark = pytest.mark.mariadb
 

@@ -12,7 +12,7 @@ from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import LandedDdl
 from binlake.errors import TargetRefused
 from binlake.rows.schema.state import DdlSide
-from binlake.spark_jobs.convert import stage as convert
+from binlake.spark_jobs.stages import convert
 from binlake.statements.ddlsteps import RefusedStatement
 
 SIDES = DdlSide((), (table("t", col("id"), keys=(primary("id"),), db="app"),))

@@ -12,7 +12,7 @@ from support.mariadb import MariaDb, execute, rows
 from test_sql_sink import Sink
 
 from binlake.repair.tableback import bring_table_back
-from binlake.spark_jobs.mirror import stage as mirror
+from binlake.spark_jobs.stages import mirror
 from binlake.window.events import ASIDE
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]

@@ -24,9 +24,8 @@ from binlake.cli import run as main
 from binlake.config import Replication
 from binlake.errors import ConfigError, LostRange
 from binlake.feed.sealed import read_sealed
-from binlake.feed.state import FeedState
+from binlake.feed.state import FeedState, list_waiting_windows
 from binlake.feed.upkeep import tidy_feed
-from binlake.feed.waiting import list_waiting_windows
 from binlake.lake.controltables import CONTROL_TABLES
 from binlake.lake.mutations import read_touched_tables
 from binlake.lake.paths import LakePaths
@@ -36,10 +35,10 @@ from binlake.mirror import MirrorVersions
 from binlake.pipeline import name_feed_sink
 from binlake.spark_jobs.commands import maintain
 from binlake.spark_jobs.commands.views import register, render_table_query
-from binlake.spark_jobs.encode import stage as encode
 from binlake.spark_jobs.engine.engine import LocalEngine
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.tables.held import read_window_changes
+from binlake.spark_jobs.stages import encode
+from binlake.spark_jobs.tables.sinks import read_window_changes
 
 pytestmark = pytest.mark.spark
 

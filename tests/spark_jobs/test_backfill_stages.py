@@ -14,7 +14,7 @@ from support.mariadb import MariaDb
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.repair.rangerepair import BackfillProgress
 from binlake.repair.verify import VerifyOptions, verify
-from binlake.spark_jobs.commands.rebuild import rebuild, replay
+from binlake.spark_jobs.commands.backfill import rebuild, replay
 from binlake.spark_jobs.commands.restore import SINK_STAGES
 from binlake.spark_jobs.job.context import Bounds
 from binlake.spark_jobs.job.runner import run_sink

@@ -22,18 +22,15 @@ from binlake.lake.baseload import BaseLoad, BaseTable, LoadedRange
 from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG
 from binlake.spark_jobs.bootstrap import loading
-from binlake.spark_jobs.bootstrap.loading import BootstrapLoader
-from binlake.spark_jobs.bootstrap.ranges import WHOLE_ROOM, BootstrapRanges
-from binlake.spark_jobs.bootstrap.reading import build_binlog_table
-from binlake.spark_jobs.bootstrap.sealing import Sealer
-from binlake.spark_jobs.bootstrap.source import SnapshotSource
-from binlake.spark_jobs.bootstrap.structures import BootstrapTable
+from binlake.spark_jobs.bootstrap.loading import BootstrapLoader, Sealer
+from binlake.spark_jobs.bootstrap.reading import WHOLE_ROOM, BootstrapRanges, build_binlog_table
+from binlake.spark_jobs.bootstrap.source import BootstrapTable, SnapshotSource
 from binlake.spark_jobs.commands import bootstrap
+from binlake.spark_jobs.commands.bootstrap import Bootstrap
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.lake import commit_parts, ensure_tables
-from binlake.spark_jobs.land import stage as land
-from binlake.spark_jobs.tables.landed import measure_landed
-from binlake.target.commands.bootstrap import Bootstrap
+from binlake.spark_jobs.land.binlogfiles import measure_landed
+from binlake.spark_jobs.stages import land
 from deploy.local.ports import free_port
 
 NO_ROWS = Fold(0, 0, 0)

@@ -19,7 +19,7 @@ from binlake.ddl.definitions import Cell, SegmentTable
 from binlake.rows.codec import MUTATION_SCHEMA
 from binlake.spark_jobs.engine.rows import HeldRows, Rows, read_table
 from binlake.spark_jobs.tables.baserows import BaseBlock, find_base_blocks, fold_blocks
-from binlake.spark_jobs.tables.netrows import NetRows, measure_sizes
+from binlake.spark_jobs.tables.netchange import NetRows, measure_sizes
 from binlake.spark_jobs.tables.render import Renderer, render_blocks
 from binlake.statements import BatchLimits, StatementBatch
 

@@ -14,7 +14,7 @@ from support.windows import target_of
 from binlake.ddl.ddls import plan_ddls
 from binlake.ddl.definitions import LandedDdl
 from binlake.rows.schema import SchemaState, WindowDdl
-from binlake.spark_jobs.bootstrap.structures import BootstrapTable, Structures, derive_column_shape, derive_shape
+from binlake.spark_jobs.bootstrap.source import BootstrapTable, Structures, derive_column_shape, derive_shape
 from binlake.statements.literal import quote_name
 from binlake.target.definitions.definitions import compare_definitions, expect_after_ddl, read_definitions
 from binlake.target.session.session import TargetSession

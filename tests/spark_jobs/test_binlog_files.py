@@ -17,9 +17,8 @@ from binlake.binlogfile.folder import read_index
 from binlake.binlogfile.framing import pack_record
 from binlake.binlogfile.reading import DELETE, UPDATE, BinlogDdl, Item, decode_value, read_items
 from binlake.cli import run
-from binlake.spark_jobs.encode import stage as encode
 from binlake.spark_jobs.job.context import Bounds
-from binlake.spark_jobs.publish import stage as publish
+from binlake.spark_jobs.stages import encode, publish
 
 pytestmark = pytest.mark.long
 

@@ -6,8 +6,7 @@ import pytest
 import structlog
 
 from binlake.base.terminal import tell_nobody
-from binlake.spark_jobs.commands.bootstrap import build_show
-from binlake.target.commands.bootstrap import Bootstrap, SourceLoad
+from binlake.spark_jobs.commands.bootstrap import Bootstrap, SourceLoad, build_show
 
 STEPS = [
     Bootstrap(phase, (SourceLoad("tidb", state, rows, 50, 2, done, 1, 9),))

@@ -17,15 +17,14 @@ from support.tidb_json import INT_PK, Tables, column, table_def, table_info
 from binlake.config import Replication
 from binlake.errors import WireError
 from binlake.rows.codec import MutationBuilder, encode_commit_binlog, encode_prewrite_value, largerows
-from binlake.rows.codec.batch import MUTATION_SCHEMA
+from binlake.rows.codec.assemble import MUTATION_SCHEMA
 from binlake.rows.codec.largerows import list_mutations
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules import Rules
 from binlake.spark_jobs.engine.rows import FileRows, HeldRows, Rows
-from binlake.spark_jobs.job import chunkedpayload
-from binlake.spark_jobs.job.chunkedpayload import ChunkedPayload
-from binlake.spark_jobs.job.decoding import Decoder
+from binlake.spark_jobs.job import decoding
+from binlake.spark_jobs.job.decoding import ChunkedPayload, Decoder
 from binlake.wire import binlog_pb2 as pb
 
 SCHEMA = pa.schema(
@@ -60,7 +59,7 @@ def store(rows: list[dict[str, Any]], folder: Path, draw: Random) -> list[Rows]:
 
 @pytest.mark.parametrize("seed", seeds(12))
 def test_the_bytes_from_any_place_on(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunkedpayload, "PIECE_BYTES", 60)
+    monkeypatch.setattr(decoding, "PIECE_BYTES", 60)
     draw = Random(seed)
     payload = draw.randbytes(draw.randint(1, 900))
     rows = store([*cut(payload, 97), *cut(b"other", 2, TS + 1), *cut(b"one", 9, TS - 1)], tmp_path, draw)
@@ -137,7 +136,7 @@ def rules(**config: Any) -> Rules:
 @pytest.fixture(autouse=True)
 def _few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(largerows, "MOST_ROWS", 10)
-    monkeypatch.setattr(chunkedpayload, "PIECE_BYTES", 200)
+    monkeypatch.setattr(decoding, "PIECE_BYTES", 200)
 
 
 def test_rows_and_counts_are_those_of_the_whole_transaction(tmp_path: Path) -> None:  # S0-07

@@ -16,12 +16,11 @@ from support.mariadb import MariaDb, execute
 
 from binlake.lake.mutations import read_rows
 from binlake.lake.tables import MUTATION
-from binlake.spark_jobs.compact import stage as compact
-from binlake.spark_jobs.convert import stage as convert
 from binlake.spark_jobs.engine.rows import HeldRows
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.job.passed import MergedWindow
-from binlake.spark_jobs.tables import held
+from binlake.spark_jobs.job.pieces import MergedWindow
+from binlake.spark_jobs.stages import compact, convert
+from binlake.spark_jobs.tables import sinks
 from binlake.spark_jobs.tables.sinks import read_sql_window, require_merged
 from binlake.spark_jobs.tables.statements import read_statements
 from binlake.target import apply_window
@@ -100,7 +99,7 @@ def test_rows_from_merge_are_not_read_again_and_changes_are_handed_over(
     rows = read_rows(first.paths, MUTATION, bounds.lo, bounds.hi, MUTATION.list_column_names())
     states = first.schemas.read_state_at(bounds.lo), first.schemas.read_state_at(bounds.hi)
     merged = MergedWindow(bounds, require_merged(first, bounds.lo, bounds.hi), (HeldRows(rows),), states)
-    monkeypatch.setattr(held, "list_history_rows", lambda *_: pytest.fail("the rows must not be read again"))
+    monkeypatch.setattr(sinks, "list_history_rows", lambda *_: pytest.fail("the rows must not be read again"))
     handed = compact.run(second, bounds, merged).derived.net
     assert _changes(second) == read
     rows_of_groups = [batch.num_rows for _, own in handed.groups for rows in own for batch in rows.read(["key"])]

@@ -17,14 +17,11 @@ from binlake.ddl.definitions import Shapes, TableShape
 from binlake.errors import BinlakeError, CheckpointConflict, DamagedManifest, ImmutableWindow
 from binlake.lake.tables import CHANGE
 from binlake.lake.windowlog import WindowEvent
-from binlake.spark_jobs.compact import stage as compact
-from binlake.spark_jobs.convert import stage as convert
-from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds
 from binlake.spark_jobs.job.lake import clear_rows
-from binlake.spark_jobs.merge import stage as merge
-from binlake.spark_jobs.tables.compacted import read_current, read_newest, read_pinned
+from binlake.spark_jobs.stages import compact, convert, finalize, merge
 from binlake.spark_jobs.tables.sinks import build_window_predicate, read_sql_window, require_merged
+from binlake.spark_jobs.tables.sqlwindow import read_current, read_newest, read_pinned
 from binlake.spark_jobs.tables.statements import read_statements
 from binlake.target import apply_window
 from binlake.window.derived import CompactManifest

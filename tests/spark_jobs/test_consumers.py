@@ -16,8 +16,7 @@ from support.topics import read_topic
 
 from binlake.cli import run
 from binlake.feed.kafka import POSITIONS
-from binlake.spark_jobs.encode import stage as encode
-from binlake.spark_jobs.publish import stage as publish
+from binlake.spark_jobs.stages import encode, publish
 from binlake.testkit.captures import read_expected_states
 from binlake.testkit.captures.capture import Capture
 

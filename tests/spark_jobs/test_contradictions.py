@@ -18,10 +18,10 @@ from support.workload import Workload, integer, text
 from binlake.base.redaction import redact_key
 from binlake.config import Replication
 from binlake.errors import SchemaError
-from binlake.spark_jobs.compact import stage as compact
+from binlake.spark_jobs.commands.table import set_aside
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.failures import translate
-from binlake.target.commands.setaside import set_aside
+from binlake.spark_jobs.stages import compact
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 

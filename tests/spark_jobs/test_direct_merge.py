@@ -21,7 +21,7 @@ from binlake.lake.tables import MUTATION
 from binlake.spark_jobs.engine.engine import Engine, LocalEngine
 from binlake.spark_jobs.job import decoding
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.merge import stage as merge
+from binlake.spark_jobs.stages import merge
 
 pytestmark = pytest.mark.spark
 

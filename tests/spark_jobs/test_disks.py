@@ -10,7 +10,7 @@ from binlake.base.localfiles import DiskUse
 from binlake.config import Replication
 from binlake.lake.windowlog import WindowEvent
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.land.disks import EVERY_MS, build_disk_events, is_due
+from binlake.spark_jobs.stages.land import EVERY_MS, build_disk_events, is_due
 from binlake.window.plan import Member
 
 SLOT = tso.compose(EVERY_MS * 1000)

@@ -15,7 +15,7 @@ from binlake.feed.state import read_progress, read_state
 from binlake.spark_jobs.commands import emit as emitting
 from binlake.spark_jobs.commands.emit import Destination, emit
 from binlake.spark_jobs.job.context import Bounds
-from binlake.spark_jobs.publish import stage as publish
+from binlake.spark_jobs.stages import publish
 
 
 def read_sent(fed: Fed, topic: str) -> list[tuple[bytes, bytes | None]]:

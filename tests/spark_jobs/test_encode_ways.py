@@ -16,15 +16,15 @@ from support.engines import HostileEngine
 from support.workload import Workload, integer, text
 
 from binlake.errors import ConfigError
-from binlake.feed.avro.format import AvroFormat
+from binlake.feed.avro import AvroFormat
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.sealed import read_sealed
 from binlake.feed.state import FeedState
 from binlake.pipeline import name_feed_sink
-from binlake.spark_jobs.encode import stage as encode
-from binlake.spark_jobs.encode.writing import join_transactions
-from binlake.spark_jobs.engine import inorder
+from binlake.spark_jobs.engine import exchange
 from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.stages import encode
+from binlake.spark_jobs.tables.messages import join_transactions
 
 WAYS = ("here", "here-few", "tasks", "tasks-whole")
 
@@ -80,7 +80,7 @@ def test_any_tasks_make_the_same_messages(tmp_path: Path, monkeypatch: pytest.Mo
     for name in WAYS:
         with monkeypatch.context() as patched:
             if "few" in name:
-                patched.setattr(inorder, "BATCH_ROWS", 7)
+                patched.setattr(exchange, "BATCH_ROWS", 7)
             if "tasks" in name:
                 patched.setattr(StageContext, "choose_engine", lambda *_: HostileEngine(random.Random(seed)))
             if "whole" in name:

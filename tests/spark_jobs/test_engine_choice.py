@@ -13,8 +13,7 @@ from pyspark.sql import SparkSession
 
 from binlake.config import Replication
 from binlake.spark_jobs.engine.engine import LocalEngine
-from binlake.spark_jobs.engine.session import find_pages
-from binlake.spark_jobs.engine.spark import SparkEngine
+from binlake.spark_jobs.engine.spark import SparkEngine, find_pages
 from binlake.spark_jobs.job.context import PIECE_BYTES, StageContext
 from binlake.spark_jobs.job.results import Bounds
 
@@ -101,7 +100,7 @@ class _Remote:
 def test_sparks_pages_are_named_if_they_are_known(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], pages: str
 ) -> None:  # 34
-    monkeypatch.setattr("binlake.spark_jobs.engine.session.is_remote", lambda: True)
+    monkeypatch.setattr("binlake.spark_jobs.engine.spark.is_remote", lambda: True)
     session: Any = _Remote(**settings)
     find_pages.cache_clear()
     assert find_pages(session) == pages

@@ -13,11 +13,9 @@ from support.examples import seeds
 
 from binlake.errors import LostRange
 from binlake.lake.paths import LakePaths
-from binlake.spark_jobs.engine import lakerows
-from binlake.spark_jobs.engine.blocks import FileStore, MemoryStore
-from binlake.spark_jobs.engine.engine import Keeper, LocalEngine
-from binlake.spark_jobs.engine.exchange import Split, exchange
-from binlake.spark_jobs.engine.inorder import OrderedRows, cut_in_order
+from binlake.spark_jobs.engine import rows as enginerows
+from binlake.spark_jobs.engine.engine import FileStore, Keeper, LocalEngine, MemoryStore
+from binlake.spark_jobs.engine.exchange import OrderedRows, Split, cut_in_order, exchange
 from binlake.spark_jobs.engine.rows import (
     FileRows,
     HeldRows,
@@ -58,12 +56,12 @@ def test_parts_of_a_range_have_each_of_its_rows_once(
         write_file(tmp_path / f"{n}.parquet", rows.slice(first, 20), draw.randint(1, 9))
         for n, first in enumerate(range(0, rows.num_rows, 20))
     ]
-    monkeypatch.setattr(lakerows, "_list_files", lambda *_: files)
+    monkeypatch.setattr(enginerows, "_list_files", lambda *_: files)
     lo, hi = draw.randint(0, 20), draw.randint(20, 40)
-    parts = lakerows.list_history_rows(LakePaths("x"), None, lo, hi, draw.choice((1, 300, 1 << 20)))  # type: ignore[arg-type]
+    parts = enginerows.list_history_rows(LakePaths("x"), None, lo, hi, draw.choice((1, 300, 1 << 20)))  # type: ignore[arg-type]
     expected = [row for row in rows.to_pylist() if lo < row["commit_ts"] <= hi]
     assert list_all(parts) == expected
-    assert len(parts) <= lakerows.MOST_PARTS
+    assert len(parts) <= enginerows.MOST_PARTS
     # A reader that does not ask for commit_ts gets the same rows.
     texts = [row["text"] for part in parts for batch in part.read(["text"]) for row in batch.to_pylist()]
     assert texts == [row["text"] for row in expected]
@@ -90,7 +88,7 @@ def test_rows_are_read_in_order_whatever_their_parts(seed: int, tmp_path: Path) 
 
 
 def test_rows_in_order_come_in_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("binlake.spark_jobs.engine.inorder.BATCH_ROWS", 7)
+    monkeypatch.setattr("binlake.spark_jobs.engine.exchange.BATCH_ROWS", 7)
     [ordered] = cut_in_order([HeldRows(draw_rows(Random(1), 30))], 1)
     assert [batch.num_rows for batch in ordered.read(SCHEMA.names, ORDER)] == [7, 7, 7, 7, 2]
     assert isinstance(ordered, OrderedRows)

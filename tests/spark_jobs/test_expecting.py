@@ -10,7 +10,7 @@ import pytest
 
 from binlake.cluster.pumpclient import RangeSize
 from binlake.spark_jobs.job.context import Bounds
-from binlake.spark_jobs.land.expecting import MOST_RANGES, divide, expect
+from binlake.spark_jobs.land.pulling import MOST_RANGES, divide, expect
 from binlake.spark_jobs.land.pump_source import PumpPull
 from binlake.window.manifest import WindowManifest
 

@@ -17,9 +17,8 @@ from binlake.base.filestore import open_store
 from binlake.cli import run
 from binlake.feed.files.layout import parse_data_path
 from binlake.feed.files.publisher import FilePublisher
-from binlake.spark_jobs.encode import stage as encode
 from binlake.spark_jobs.job.context import Bounds
-from binlake.spark_jobs.publish import stage as publish
+from binlake.spark_jobs.stages import encode, publish
 
 if TYPE_CHECKING:
     from deploy.local.s3 import S3
@@ -117,7 +116,7 @@ def test_publish_killed_after_writing_files_repeats_nothing(tmp_path: Path, monk
     fed.lakehouse.land(fed.windows[1].lo, fed.windows[1].hi)
     encode.run(fed.ctx, fed.windows[1], FEED)
     with monkeypatch.context() as patch:
-        patch.setattr("binlake.spark_jobs.publish.stage.WindowEvent", _stop)
+        patch.setattr("binlake.spark_jobs.stages.publish.WindowEvent", _stop)
         with pytest.raises(KeyboardInterrupt):
             publish.run(fed.ctx, fed.windows[1], FEED)
     written = fed.contents()

@@ -16,7 +16,7 @@ from support.topics import Read, read_topic
 from binlake.errors import ConfigError
 from binlake.feed.canaljson import WATERMARK
 from binlake.pipeline import name_feed_sink
-from binlake.spark_jobs.publish import stage as publish
+from binlake.spark_jobs.stages import publish
 from binlake.wire import slave_binlog_pb2 as pb
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def test_drainer_messages_are_whole_transactions_in_one_partition(
     tmp_path: Path, kafka: KafkaBroker, schema_registry: Apicurio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A transaction is one message, however its rows reach the encoder.
-    monkeypatch.setattr("binlake.spark_jobs.engine.inorder.BATCH_ROWS", 1)
+    monkeypatch.setattr("binlake.spark_jobs.engine.exchange.BATCH_ROWS", 1)
     sent = Sent(tmp_path, kafka, schema_registry, "slave-binlog")
     first, other = sent.partitions()
     assert not other

@@ -16,8 +16,7 @@ from binlake.feed.registry import SchemaRefused
 from binlake.feed.schemaids import SchemaIds
 from binlake.feed.sink import open_sink
 from binlake.pipeline import name_feed_sink
-from binlake.spark_jobs.encode import stage as encode
-from binlake.spark_jobs.publish import stage as publish
+from binlake.spark_jobs.stages import encode, publish
 
 
 # S2-01, S2-02, S2-03, S2-13, S2-36, S2-37, S2-48

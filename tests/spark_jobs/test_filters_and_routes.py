@@ -15,12 +15,9 @@ from support.workload import Col, Workload, integer, text
 
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import mysqltypes as t
-from binlake.spark_jobs.compact import stage as compact
-from binlake.spark_jobs.convert import stage as convert
-from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds
 from binlake.spark_jobs.job.stagerun import run_stage
-from binlake.spark_jobs.mirror import stage as mirror
+from binlake.spark_jobs.stages import compact, convert, finalize, mirror
 from binlake.statements.literal import quote_name
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]

@@ -18,8 +18,8 @@ from binlake.errors import LostRange
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import DDL
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.stages import finalize
 from binlake.window.derived import CompactManifest, Merged
 from binlake.window.manifest import ApplyManifest
 

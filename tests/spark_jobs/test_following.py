@@ -13,8 +13,7 @@ import pytest
 
 from binlake.errors import BinlakeError, LeaseHeld, Permanent, SourceUnavailable, Transient
 from binlake.spark_jobs.commands import main
-from binlake.spark_jobs.job import following
-from binlake.spark_jobs.job.following import WindowPace, run_windows
+from binlake.spark_jobs.commands.main import WindowPace, run_windows
 from binlake.spark_jobs.job.results import SparkNeeded, StageResult
 
 
@@ -152,7 +151,7 @@ def test_outcome_of_each_window_is_written_when_it_ends(monkeypatch: pytest.Monk
 
 
 def test_wait_ends_at_once_when_the_caller_dies() -> None:
-    code = f"from {following.__name__} import wait_for_caller; print(wait_for_caller(0), wait_for_caller(60))"
+    code = f"from {main.__name__} import wait_for_caller; print(wait_for_caller(0), wait_for_caller(60))"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         # `communicate` closes the input; before, the first wait must have ended by its time.

@@ -17,13 +17,9 @@ from support.workload import Col, Workload, integer, text
 
 from binlake.mirror import MirrorVersions
 from binlake.rows.schema import mysqltypes as t
-from binlake.spark_jobs.compact import stage as compact
-from binlake.spark_jobs.convert import stage as convert
-from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.merge import stage as merge
-from binlake.spark_jobs.mirror import stage as mirror
-from binlake.spark_jobs.mirror.gathered import GatheredWindows, gather
+from binlake.spark_jobs.stages import compact, convert, finalize, merge, mirror
+from binlake.spark_jobs.stages.mirror import GatheredWindows, gather
 
 pytestmark = pytest.mark.mariadb
 PIECES = 4

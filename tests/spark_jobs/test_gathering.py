@@ -9,10 +9,9 @@ from typing import Any, cast
 import pytest
 
 from binlake.rows.schema import SchemaState
-from binlake.spark_jobs.job import gathering
+from binlake.spark_jobs.job import pieces
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.job.gathering import MOST_BYTES, MOST_S, Gathering
-from binlake.spark_jobs.job.passed import MergedWindow
+from binlake.spark_jobs.job.pieces import MOST_BYTES, MOST_S, Gathering, MergedWindow
 from binlake.window.derived import Merged
 
 MIB = 1 << 20
@@ -36,7 +35,7 @@ class Run:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         module = SimpleNamespace(gather=lambda _, given: given and Held(given.bounds, given.bytes))
-        monkeypatch.setattr(gathering.importlib, "import_module", lambda _: module)  # type: ignore[attr-defined]
+        monkeypatch.setattr(pieces.importlib, "import_module", lambda _: module)  # type: ignore[attr-defined]
         self.now, self._at = 0.0, 0
         self._gathering = Gathering(cast("StageContext", None), lambda: self.now)
 

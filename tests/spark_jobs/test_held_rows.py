@@ -17,12 +17,10 @@ from test_shared_keys import Shards, first
 from binlake.changes.net.events import COLUMNS, SOURCE
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import Action
-from binlake.spark_jobs.compact import stage as compact
 from binlake.spark_jobs.engine.engine import LocalEngine
 from binlake.spark_jobs.job.context import StageContext
-from binlake.spark_jobs.merge import stage as merge
-from binlake.spark_jobs.mirror import stage as mirror
-from binlake.spark_jobs.tables.held import read_window_changes
+from binlake.spark_jobs.stages import compact, merge, mirror
+from binlake.spark_jobs.tables.sinks import read_window_changes
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 

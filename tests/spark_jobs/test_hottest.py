@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from binlake.ddl.definitions import SegmentTable
 from binlake.lake.mutations import count_touched_tables, find_touched_tables
-from binlake.spark_jobs.compact.stage import _HOTTEST, find_hottest
+from binlake.spark_jobs.stages.compact import _HOTTEST, find_hottest
 
 
 def batch(*rows: tuple[int, str, str]) -> pa.RecordBatch:

@@ -12,8 +12,7 @@ from pyspark.sql import SparkSession
 from support.workload import Workload, integer, text
 
 from binlake.errors import WireError
-from binlake.spark_jobs.merge import direct
-from binlake.spark_jobs.merge import stage as merge
+from binlake.spark_jobs.stages import merge
 
 pytestmark = pytest.mark.spark
 
@@ -41,7 +40,7 @@ def test_window_reports_each_table_with_texts_read_as_latin1(
     refusing.land_only(0, hi)
     window = {"window": {"driver-bytes": 0}} if by_spark else {}
     if by_spark:
-        monkeypatch.setattr(direct, "find_replaceable_files", lambda *_: None)
+        monkeypatch.setattr(merge, "find_replaceable_files", lambda *_: None)
     else:
         with pytest.raises(WireError, match=r"source\.invalid-text"):
             merge.run(refusing.context(), merge.Bounds(0, hi))

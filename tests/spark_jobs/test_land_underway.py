@@ -22,8 +22,7 @@ from binlake.errors import IncompleteWindow, SourceUnavailable, WireError
 from binlake.rows.schema import Action, DdlJob, SchemaState
 from binlake.rows.schema.window import compute_running_ts
 from binlake.spark_jobs.job.results import Bounds
-from binlake.spark_jobs.land.ddljobs import _lower_before_running_ddl, _read_newer_jobs
-from binlake.spark_jobs.land.underway import ask_underway
+from binlake.spark_jobs.land.ddljobs import _lower_before_running_ddl, _read_newer_jobs, ask_underway
 
 Json = dict[str, Any]
 PUBLIC, WRITE_ONLY, WRITE_REORG = 5, 2, 3

@@ -14,12 +14,11 @@ from binlake.cluster.pumpclient import PumpReader
 from binlake.rows.codec.envelopes import parse_binlog
 from binlake.spark_jobs.engine.engine import Keeper
 from binlake.spark_jobs.job.results import Bounds
-from binlake.spark_jobs.land import large_files, pump_source
-from binlake.spark_jobs.land.large_files import LargeFiles, PullStopped, WrittenTransaction
+from binlake.spark_jobs.land import binlogfiles, pump_source
+from binlake.spark_jobs.land.binlogfiles import LargeFiles, PullStopped, WrittenTransaction, measure_landed
 from binlake.spark_jobs.land.pulled import BINLOG_ARROW, Pulled, digest_pulled
 from binlake.spark_jobs.land.pulling import PullTask
 from binlake.spark_jobs.land.pump_source import PumpPull, build_proof, digest_content, pull_batches
-from binlake.spark_jobs.tables.landed import measure_landed
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import blocks, build
 from binlake.wire.blocks import BinlogBlock, BinlogPart, build_block, cut_into_parts
@@ -30,7 +29,7 @@ HI = 20
 
 @pytest.fixture(autouse=True)
 def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (large_files, pump_source):
+    for module in (binlogfiles, pump_source):
         monkeypatch.setattr(module, "CHUNK_BYTES", CHUNK)
         monkeypatch.setattr(module, "LARGE_BYTES", LARGE)
     monkeypatch.setattr(blocks, "PART_BYTES", PART)
@@ -203,7 +202,7 @@ def test_a_window_ends_at_its_bytes_of_large_ones(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_a_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_files, "CHUNK_BYTES", 100_000)
+    monkeypatch.setattr(binlogfiles, "CHUNK_BYTES", 100_000)
     monkeypatch.setattr(blocks, "PART_BYTES", 50_000)
     payload = encode(5, 40_000)
     sent = iter([replace_data(part) for part in send((5, payload))])

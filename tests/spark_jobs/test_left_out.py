@@ -17,17 +17,14 @@ from support.mariadb import MariaDb
 
 from binlake.errors import ImmutableWindow, LostRange
 from binlake.repair.rangerepair import BackfillProgress
-from binlake.spark_jobs.commands.rebuild import rebuild
+from binlake.spark_jobs.commands.backfill import rebuild
 from binlake.spark_jobs.commands.recover import recover
-from binlake.spark_jobs.compact import stage as compact
-from binlake.spark_jobs.convert import stage as convert
-from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds
-from binlake.spark_jobs.job.passed import MergedWindow
-from binlake.spark_jobs.merge import stage as merge
-from binlake.spark_jobs.tables import again
-from binlake.spark_jobs.tables.compacted import Converted, read_newest
+from binlake.spark_jobs.job.pieces import MergedWindow
+from binlake.spark_jobs.stages import compact, convert, finalize, merge
+from binlake.spark_jobs.tables import rendered
 from binlake.spark_jobs.tables.netchange import WindowNetChange
+from binlake.spark_jobs.tables.sqlwindow import Converted, read_newest
 from binlake.statements import BatchLimits, TableStatements
 from binlake.target import apply_window, read_checkpoint_ts
 
@@ -196,7 +193,7 @@ def _reduce_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
         reduce, groups = prepare(self, *args)
         return (lambda runs: (rows.slice(1) for rows in reduce(runs))), groups
 
-    monkeypatch.setattr(again.WindowNetChange, "prepare", lose_a_row)
+    monkeypatch.setattr(rendered.WindowNetChange, "prepare", lose_a_row)
 
 
 @pytest.mark.parametrize(

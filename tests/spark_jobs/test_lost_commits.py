@@ -15,9 +15,9 @@ from support.examples import spread
 from binlake.audit.audit import Audit
 from binlake.errors import LostRange
 from binlake.lake.mutations import RowVersion
-from binlake.spark_jobs.encode import stage as encode
 from binlake.spark_jobs.job.context import Bounds
 from binlake.spark_jobs.job.stagerun import run_stage
+from binlake.spark_jobs.stages import encode
 
 FEED = "files"
 Damage = Callable[[Path], None]

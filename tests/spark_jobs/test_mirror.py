@@ -18,7 +18,7 @@ from binlake.cli import run as main
 from binlake.errors import IncompleteWindow, LostRange, SchemaError
 from binlake.mirror import MirrorVersions, plan_mirrors
 from binlake.spark_jobs.job.context import Bounds
-from binlake.spark_jobs.mirror import stage as mirror
+from binlake.spark_jobs.stages import mirror
 
 pytestmark = pytest.mark.spark
 

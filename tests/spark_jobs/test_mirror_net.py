@@ -13,8 +13,8 @@ from support.engines import HostileEngine
 from support.mariadb import MariaDb
 
 from binlake.spark_jobs.job.context import StageContext
-from binlake.spark_jobs.mirror import stage as mirror
-from binlake.spark_jobs.tables import netrows
+from binlake.spark_jobs.stages import mirror
+from binlake.spark_jobs.tables import netchange
 from binlake.spark_jobs.tables.netchange import WindowNetChange
 
 pytestmark = pytest.mark.mariadb
@@ -64,9 +64,9 @@ def test_mirrors_read_their_rows_where_compact_wrote_them(
         return engines[-1]
 
     monkeypatch.setattr(StageContext, "choose_engine", choose)
-    monkeypatch.setattr(netrows, "MOST_PLACES", most)
+    monkeypatch.setattr(netchange, "MOST_PLACES", most)
     # The files have several row groups for a table.
-    monkeypatch.setattr(netrows, "_GROUP_ROWS", 3)
+    monkeypatch.setattr(netchange, "_GROUP_ROWS", 3)
     whole = 0
     for bounds in sink.windows:
         compacted, *_ = sink.apply(bounds)

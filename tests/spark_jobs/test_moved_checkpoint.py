@@ -17,8 +17,8 @@ from binlake.errors import CheckpointConflict, CheckpointMoved
 from binlake.lake import targetevents
 from binlake.repair.serverside import open_target_snapshot
 from binlake.spark_jobs.commands.restore import SINK_STAGES
-from binlake.spark_jobs.compact import stage as compact
 from binlake.spark_jobs.job.runner import run_sink
+from binlake.spark_jobs.stages import compact
 from binlake.target.commands.checkpoint import CheckpointCommand, set_checkpoint
 
 pytestmark = pytest.mark.mariadb

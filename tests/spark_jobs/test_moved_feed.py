@@ -22,7 +22,7 @@ from support.topics import read_topic
 from binlake.cli import run
 from binlake.errors import Permanent, PositionMoved
 from binlake.feed.kafka import POSITIONS
-from binlake.feed.position import ChangePosition
+from binlake.feed.manifest import ChangePosition
 from binlake.feed.state import read_state, record_resume
 from binlake.spark_jobs.job.context import Bounds
 from binlake.spark_jobs.job.runner import run_sink

@@ -18,9 +18,8 @@ from binlake.lake.tables import STATEMENT
 from binlake.spark_jobs.engine.engine import Engine, LocalEngine
 from binlake.spark_jobs.engine.rows import HeldRows
 from binlake.spark_jobs.tables import render, rendered
-from binlake.spark_jobs.tables.keeping import Origins
 from binlake.spark_jobs.tables.netchange import find_groups
-from binlake.spark_jobs.tables.render import Renderer
+from binlake.spark_jobs.tables.render import Origins, Renderer
 from binlake.spark_jobs.tables.rendered import Rendered, RenderGroup
 from binlake.statements import BatchLimits, Phase
 from binlake.statements.batch import compute_digest_of_index

@@ -12,8 +12,8 @@ from support.mariadb import MariaDb, rows
 from support.windows import at
 from test_sql_sink import Sink
 
-from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.stages import finalize
 from binlake.spark_jobs.tables.sinks import read_sql_window, require_merged
 from binlake.spark_jobs.tables.statements import read_statements
 from binlake.target import apply_window, read_checkpoint_ts

@@ -14,8 +14,8 @@ from pyspark.cloudpickle import dumps
 
 from binlake.cli import run as main
 from binlake.errors import ConfigError
-from binlake.spark_jobs.engine import package
-from binlake.spark_jobs.engine.package import build_package_conf, build_package_env, list_files, write_package
+from binlake.spark_jobs.commands import sparkpackage
+from binlake.spark_jobs.commands.sparkpackage import build_package_conf, build_package_env, list_files, write_package
 from binlake.spark_jobs.engine.spark import _Work
 from deploy.local.spark_connect import build_environment, build_server_command
 
@@ -26,9 +26,9 @@ _PROGRAM = """
 import pickle, sys, pyarrow
 work = pickle.load(sys.stdin.buffer)
 [batch] = work(iter([pyarrow.RecordBatch.from_pydict({"id": [0]})]))
-import binlake.spark_jobs.engine.pyworkers, binlake.spark_jobs.land.pulling, binlake.spark_jobs.merge.stage
-import binlake.spark_jobs.compact.stage, binlake.spark_jobs.convert.stage, binlake.spark_jobs.mirror.stage
-import binlake.spark_jobs.encode.stage
+import binlake.spark_jobs.engine.pyworkers, binlake.spark_jobs.land.pulling, binlake.spark_jobs.stages.merge
+import binlake.spark_jobs.stages.compact, binlake.spark_jobs.stages.convert, binlake.spark_jobs.stages.mirror
+import binlake.spark_jobs.stages.encode
 from importlib.metadata import entry_points
 assert [point.load() for point in entry_points(group="binlake.protocols")]
 print(pickle.loads(batch.column("result")[0].as_py()))
@@ -42,7 +42,7 @@ def test_a_task_runs_with_the_archive_a_python_and_spark_alone(tmp_path: Path) -
         archive.extractall(tmp_path / "unpacked")
     spark = sorted((Path(pyspark.__file__).parent / "python" / "lib").glob("*.zip"))
     path = ":".join(map(str, [tmp_path / "unpacked", *spark]))
-    python = Path(sys.base_prefix) / "bin" / package.PYTHON
+    python = Path(sys.base_prefix) / "bin" / sparkpackage.PYTHON
     done = subprocess.run(
         ["env", "-i", f"PYTHONPATH={path}", python, "-c", _PROGRAM],
         input=dumps(_Work(abs, (-7,), ())), cwd=tmp_path, capture_output=True, check=False,
@@ -67,7 +67,7 @@ def test_links_are_stored_as_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     link, again = tmp_path / "link.py", tmp_path / "again.py"
     link.symlink_to(__file__)
     again.hardlink_to(link)
-    monkeypatch.setattr(package, "list_files", lambda: {"a.py": link, "b.py": again, "c.py": Path(__file__)})
+    monkeypatch.setattr(sparkpackage, "list_files", lambda: {"a.py": link, "b.py": again, "c.py": Path(__file__)})
     write_package(tmp_path / "own.tar.gz")
     with tarfile.open(tmp_path / "own.tar.gz") as archive:
         assert [(entry.name, entry.type) for entry in archive] == [(name, tarfile.REGTYPE) for name in _NAMES]
@@ -82,7 +82,7 @@ def test_an_archive_that_spark_would_not_unpack_is_refused(tmp_path: Path) -> No
 def test_a_failed_writing_leaves_the_former_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "own.tar"
     file.write_bytes(b"former")
-    monkeypatch.setattr(package, "list_files", lambda: {"a": tmp_path / "missing"})
+    monkeypatch.setattr(sparkpackage, "list_files", lambda: {"a": tmp_path / "missing"})
     with pytest.raises(FileNotFoundError):
         write_package(file)
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("own.tar", b"former")]
@@ -91,12 +91,12 @@ def test_a_failed_writing_leaves_the_former_archive(tmp_path: Path, monkeypatch:
 def test_the_command_prints_the_settings_that_name_the_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(package, "list_files", lambda: {"a.py": Path(__file__)})
+    monkeypatch.setattr(sparkpackage, "list_files", lambda: {"a.py": Path(__file__)})
     file = tmp_path / "own.tar"
     assert main(["spark", "package", str(file)]) == 0
     said = capsys.readouterr().out
     assert f"{file}#binlake-python\n" in said
-    assert f"PYSPARK_PYTHON={package.PYTHON}\n" in said
+    assert f"PYSPARK_PYTHON={sparkpackage.PYTHON}\n" in said
     assert main(["spark", "package", str(file), "--url", "https://x.example/own.tar", "--output", "json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["conf"] == build_package_conf("https://x.example/own.tar")

@@ -16,7 +16,7 @@ from binlake.rows.schema import Action, SchemaState, WindowDdl, WindowSchemas
 from binlake.rows.schema.forms import Json
 from binlake.rules import Rules
 from binlake.spark_jobs.job.decoding import BY_TABLE, Decoder
-from binlake.spark_jobs.merge.stage import Bounds, _build_table_alerts
+from binlake.spark_jobs.stages.merge import Bounds, _build_table_alerts
 from binlake.wire import build
 
 GOES, STAYS = 101, 102

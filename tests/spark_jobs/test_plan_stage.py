@@ -17,7 +17,7 @@ from binlake.config import Replication
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.lake.windowlog import WindowEvent
 from binlake.spark_jobs.job.context import StageContext
-from binlake.spark_jobs.plan import stage as plan
+from binlake.spark_jobs.stages import plan
 
 
 def event(state: str, at_ms: int, lo: int = 7) -> dict[str, Any]:

@@ -19,10 +19,10 @@ from binlake.errors import Drift
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.spark_jobs.commands import preflight
-from binlake.spark_jobs.convert import stage as convert
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.tables.compacted import Compacted
+from binlake.spark_jobs.stages import convert
 from binlake.spark_jobs.tables.sinks import read_mirror_window
+from binlake.spark_jobs.tables.sqlwindow import Compacted
 from binlake.target import TargetPosition
 from binlake.window.derived import CompactManifest, Merged
 

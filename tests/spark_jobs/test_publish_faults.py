@@ -24,9 +24,8 @@ from support.workload import Workload, integer, text
 from binlake.errors import Transient
 from binlake.feed import registry as registry_module
 from binlake.feed.state import find_greatest_hi_of_feed, read_state
-from binlake.spark_jobs.encode import stage as encode
 from binlake.spark_jobs.job.context import Bounds
-from binlake.spark_jobs.publish import stage as publish
+from binlake.spark_jobs.stages import encode, publish
 from deploy.local.ports import free_port
 
 if TYPE_CHECKING:

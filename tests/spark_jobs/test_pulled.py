@@ -21,7 +21,7 @@ from binlake.spark_jobs.engine.engine import LocalEngine
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.lake import ensure_tables
 from binlake.spark_jobs.land import pulling, pump_source
-from binlake.spark_jobs.land.large_files import LargeFiles
+from binlake.spark_jobs.land.binlogfiles import LargeFiles
 from binlake.spark_jobs.land.pulled import sort_rows
 from binlake.spark_jobs.land.pulling import PulledPart, pull_parts, pull_window
 from binlake.spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, build_proof, pull_batches

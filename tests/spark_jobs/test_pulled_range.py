@@ -16,7 +16,7 @@ from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.decoding import DecodeAhead, DecodedFiles
 from binlake.spark_jobs.land.pulled import NOTHING, Pulled, PumpPart, digest_pulled
 from binlake.spark_jobs.land.pump_source import ARROW_SCHEMA
-from binlake.spark_jobs.land.stage import _refuse_conflicts, _take_decoded
+from binlake.spark_jobs.stages.land import _refuse_conflicts, _take_decoded
 from binlake.wire import build
 
 KEEPERS = {"in memory": 1 << 20, "in files": 0}

@@ -13,12 +13,9 @@ from support.engines import HostileEngine
 from support.mariadb import MariaDb
 
 from binlake.errors import SchemaError
-from binlake.spark_jobs.compact import stage as compact
-from binlake.spark_jobs.convert import stage as convert
 from binlake.spark_jobs.engine.engine import LocalEngine
-from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
-from binlake.spark_jobs.merge import stage as merge
+from binlake.spark_jobs.stages import compact, convert, finalize, merge
 from binlake.spark_jobs.tables.render import Renderer
 
 pytestmark = pytest.mark.mariadb

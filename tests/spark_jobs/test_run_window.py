@@ -18,13 +18,10 @@ from binlake.errors import BinlakeError, LeaseHeld, Permanent, Transient
 from binlake.pipeline import FEEDS, MIRROR, SQL, Sink
 from binlake.rows.schema import SchemaState
 from binlake.spark_jobs.job import runner
-from binlake.spark_jobs.job.ahead import Ahead
-from binlake.spark_jobs.job.context import PIECE_BYTES, StageContext
-from binlake.spark_jobs.job.flight import PIECES
-from binlake.spark_jobs.job.opening import build_session_factory
-from binlake.spark_jobs.job.passed import CannotDeriveAhead, DerivedAhead, MergedWindow
+from binlake.spark_jobs.job.context import PIECE_BYTES, StageContext, build_session_factory
+from binlake.spark_jobs.job.pieces import PIECES, Ahead, CannotDeriveAhead, DerivedAhead, MergedWindow
 from binlake.spark_jobs.job.results import BYTES, CUT, Bounds, SparkNeeded, StageResult
-from binlake.spark_jobs.mirror import gathered
+from binlake.spark_jobs.stages import mirror
 from binlake.window.derived import Merged
 
 PLANNED = 30
@@ -453,7 +450,7 @@ class Held:
 
 def hold_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        gathered, "gather", lambda _, derived: derived and Held(Bounds(derived.lo, min(derived.lo + 12, PLANNED)))
+        mirror, "gather", lambda _, derived: derived and Held(Bounds(derived.lo, min(derived.lo + 12, PLANNED)))
     )
 
 

@@ -14,10 +14,9 @@ from binlake.ddl.definitions import Segments
 from binlake.errors import CheckpointConflict
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.spark_jobs.convert import stage as convert
-from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds
-from binlake.spark_jobs.tables.compacted import read_current
+from binlake.spark_jobs.stages import convert, finalize
+from binlake.spark_jobs.tables.sqlwindow import read_current
 from binlake.window.derived import CompactManifest, Merged
 from binlake.window.manifest import ApplyManifest
 

@@ -12,7 +12,7 @@ from support.engines import HostileEngine
 
 from binlake.errors import SchemaError
 from binlake.spark_jobs.job.context import StageContext
-from binlake.spark_jobs.merge import stage as merge
+from binlake.spark_jobs.stages import merge
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "zones_rearranged"
 HI = 470640619783192588

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 _SHOW_MAPPED = """
 from pathlib import Path
-from binlake.spark_jobs.engine.session import start_classic_session
+from binlake.spark_jobs.engine.spark import start_classic_session
 spark = start_classic_session("archived", "local[1]")
 pid = spark._jvm.java.lang.ProcessHandle.current().pid()
 print(Path(f"/proc/{pid}/maps").read_text())

@@ -16,12 +16,10 @@ from support.workload import Workload, integer, text
 from binlake.cli import run as main
 from binlake.ddl.definitions import TableShape
 from binlake.errors import ConfigError
-from binlake.spark_jobs.compact import stage as compact
-from binlake.spark_jobs.convert import stage as convert
-from binlake.spark_jobs.convert.ordered import require_nothing_kept
-from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.tables.compacted import read_newest
+from binlake.spark_jobs.stages import compact, convert, finalize
+from binlake.spark_jobs.tables.batches import require_nothing_kept
+from binlake.spark_jobs.tables.sqlwindow import read_newest
 from binlake.target.definitions.forms import build_expected_form
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]

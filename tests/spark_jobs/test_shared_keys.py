@@ -15,11 +15,9 @@ from support.workload import Workload, integer, text
 
 from binlake.base.redaction import redact_key
 from binlake.errors import SchemaError
-from binlake.spark_jobs.compact import stage as compact
-from binlake.spark_jobs.convert import stage as convert
-from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.stagerun import run_stage
+from binlake.spark_jobs.stages import compact, convert, finalize
 from binlake.spark_jobs.tables import sharedkeys
 from binlake.target.apply.batches import find_present_keys
 

@@ -14,7 +14,7 @@ from binlake.base.redaction import redact_key
 from binlake.errors import SchemaError
 from binlake.mirror.replica import Replica
 from binlake.spark_jobs.job.context import Bounds
-from binlake.spark_jobs.mirror import stage as mirror
+from binlake.spark_jobs.stages import mirror
 
 pytestmark = pytest.mark.spark
 

@@ -8,8 +8,8 @@ import pytest
 
 from binlake.config import Replication
 from binlake.lake.windowlog import WindowEvent
-from binlake.spark_jobs.compact import stage as compact
 from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.stages import compact
 
 
 @pytest.fixture

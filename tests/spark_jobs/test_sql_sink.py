@@ -15,11 +15,9 @@ from support.mariadb import MariaDb, execute, rows
 
 from binlake.errors import CheckpointConflict, ConfigError, Drift, ImmutableWindow, Permanent
 from binlake.lake.windowlog import WindowEvent
-from binlake.spark_jobs.convert import stage as convert
-from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds
 from binlake.spark_jobs.job.stagerun import run_stage
-from binlake.spark_jobs.merge import stage as merge
+from binlake.spark_jobs.stages import convert, finalize, merge
 from binlake.spark_jobs.tables.sinks import read_sql_window, require_merged
 from binlake.spark_jobs.tables.statements import read_statements
 from binlake.target import apply_window, read_checkpoint_ts

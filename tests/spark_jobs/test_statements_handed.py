@@ -20,12 +20,12 @@ from binlake.errors import ImmutableWindow
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import STATEMENT
 from binlake.rows.schema.state import DdlSide
-from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.stages import finalize
 from binlake.spark_jobs.tables import statements as statement_module
-from binlake.spark_jobs.tables.compacted import Compacted, Converted
 from binlake.spark_jobs.tables.render import Renderer
 from binlake.spark_jobs.tables.sinks import SinkWindow
+from binlake.spark_jobs.tables.sqlwindow import Compacted, Converted
 from binlake.spark_jobs.tables.statements import HeldBatch, LakeStatements, build_statement_table
 from binlake.statements import BatchLimits, Phase
 from binlake.statements.batch import StatementBatch, compute_statement_digest

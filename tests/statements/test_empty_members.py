@@ -11,7 +11,7 @@ from support.tabledefs import col, key, primary, table
 
 from binlake.changes.ordered.forms import RowForms
 from binlake.config.servers import TargetSection
-from binlake.feed.values import compute_member_numbers, show_members
+from binlake.feed.encoding import compute_member_numbers, show_members
 from binlake.repair.chunks import ChunkPlan, Cuts, hash_texts, render_hash_sql
 from binlake.repair.serverside import SqlTable
 from binlake.rows.codec.encode import parse_flat_number

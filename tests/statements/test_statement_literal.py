@@ -11,7 +11,7 @@ from support.examples import examples
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, table
 
-from binlake.rows.codec.numbers import format_float
+from binlake.rows.codec.datum import format_float
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.conditions import format_image_condition, format_image_conditions

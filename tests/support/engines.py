@@ -10,8 +10,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from binlake.lake.paths import LakePaths
-from binlake.spark_jobs.engine.blocks import FileStore, RowStore
-from binlake.spark_jobs.engine.engine import Input, Keeper, Output
+from binlake.spark_jobs.engine.engine import FileStore, Input, Keeper, Output, RowStore
 
 
 def _copy(value: Any) -> Any:

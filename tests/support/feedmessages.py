@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from binlake import tso
+from binlake.feed.files.layout import TableVersion
 from binlake.feed.files.publisher import Read
-from binlake.feed.files.versions import TableVersion
-from binlake.feed.manifest import EncodeManifest
+from binlake.feed.manifest import ChangePosition, EncodeManifest
 from binlake.feed.messages import MESSAGE_SCHEMA
-from binlake.feed.position import ChangePosition
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.tidb_json import INT_PK, column, table_def, table_info
 
 from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Format
-from binlake.rows.codec.numbers import format_double, format_float
+from binlake.rows.codec.datum import format_double, format_float
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.maps import ImageMaps

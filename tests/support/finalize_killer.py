@@ -12,8 +12,8 @@ from support.killer import serve
 from support.windows import at, signal_me
 
 from binlake.config import load_replication
-from binlake.spark_jobs.finalize import stage as finalize
 from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.stages import finalize
 from binlake.target import apply_window
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from binlake.feed.kafka import KafkaPublisher
 from binlake.feed.schemaids import SchemaIds
 from binlake.lake.windowlog import WindowLog
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.publish import stage as publish
+from binlake.spark_jobs.stages import publish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,10 +14,9 @@ from binlake.config.sinkuri import StorageSection
 from binlake.ddl.ddls import build_window_schemas, plan_ddls
 from binlake.ddl.definitions import Segments, WindowDefinitions
 from binlake.extras.protocols.pbbinlog import PbBinlogFormat
-from binlake.feed.events import encode_ddls
 from binlake.feed.files.binlogs import BinlogPublisher
 from binlake.feed.manifest import EncodeManifest
-from binlake.feed.messages import ORDER, MessageEncoder
+from binlake.feed.messages import ORDER, MessageEncoder, encode_ddls
 from binlake.rows.codec import MutationBatch
 from binlake.rows.schema import SchemaState
 from binlake.rules.topics import Topics

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from binlake.spark_jobs.engine.package import build_package_conf, build_package_env, write_package
+from binlake.spark_jobs.commands.sparkpackage import build_package_conf, build_package_env, write_package
 from deploy.local.ports import HOST
 from deploy.local.spark_cluster import SEEN, SparkCluster
 

@@ -20,10 +20,9 @@ from support.workload import Row, Workload
 
 from binlake.changes.net import RowEvent, compute_net_changes
 from binlake.config import Replication
-from binlake.ddl.addedcolumns import add_columns, list_extras
-from binlake.ddl.ddls import build_window_schemas, plan_ddls
+from binlake.ddl.ddls import add_injections, build_window_schemas, plan_ddls
 from binlake.ddl.definitions import LandedDdl, WindowDefinitions, derive_key_defaults
-from binlake.ddl.injected import add_injections
+from binlake.ddl.sharedrows import add_columns, list_extras
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.dialect.replacement import Injection
 from binlake.lake.paths import LakePaths

@@ -12,7 +12,7 @@ from binlake.config.model import Replication
 from binlake.errors import CheckpointConflict, ConfigError, SourceUnavailable, WireError
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.target.commands.bootstrap import read_bootstrap, read_loads
+from binlake.spark_jobs.commands.bootstrap import read_bootstrap, read_loads
 
 
 def source(load: dict[str, Any] | None = None, name: str = "shard-1", state: str = "reading") -> dict[str, Any]:

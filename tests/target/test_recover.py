@@ -27,11 +27,11 @@ from binlake.pump_service.pd import PlacementDriver
 from binlake.spark_jobs.commands import restore
 from binlake.spark_jobs.commands.main import run_job
 from binlake.spark_jobs.commands.recover import recover
+from binlake.spark_jobs.commands.table import set_aside
 from binlake.spark_jobs.job import runner
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.target import apply_window
 from binlake.target import recover as recovering
-from binlake.target.commands.setaside import set_aside
 from binlake.target.recover import judge_recovery
 from binlake.target.relay import RelayLog
 

@@ -10,7 +10,7 @@ from support.live import LiveSource
 from support.pump_calls import write_binlog
 
 from binlake.spark_jobs.job.context import StageContext
-from binlake.spark_jobs.plan import stage as plan
+from binlake.spark_jobs.stages import plan
 from binlake.wire import build
 
 

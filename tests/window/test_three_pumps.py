@@ -18,7 +18,7 @@ from binlake.cluster.pumpclient import PumpClient, PumpReader
 from binlake.pump_service.pd import PlacementDriver
 from binlake.pump_service.pump.config import PumpConfig
 from binlake.pump_service.pump.server import PumpServer
-from binlake.spark_jobs.plan.stage import MeasuredClock, _propose
+from binlake.spark_jobs.stages.plan import MeasuredClock, _propose
 from binlake.window.membership import Probe, gather_members
 from binlake.window.plan import WindowPlan, propose_window
 from binlake.wire import build

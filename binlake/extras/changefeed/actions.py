@@ -20,8 +20,7 @@ from binlake.config.sinkuri import list_storage_warnings
 from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable
 from binlake.extras.changefeed.section import build_section, dump_section_keys
 from binlake.feed.checks import FeedReport, check_tables, read_landed_tables, require_servers_answer
-from binlake.feed.ownposition import adopt_position
-from binlake.feed.sink import forget_position
+from binlake.feed.sink import adopt_position, forget_position
 from binlake.feed.state import read_progress, read_state, record_pause, record_removal, record_resume, require_in_lake
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.opentable import delete_table

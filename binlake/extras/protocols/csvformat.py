@@ -14,9 +14,15 @@ import pyarrow.compute as pc
 
 from binlake.base.arrowcolumns import Array, ByteTable, Part, join_parts, map_distinct
 from binlake.config.protocols import CsvOptions
+from binlake.feed.encoding import (
+    as_binary,
+    convert_texts_to_zone,
+    encode_numbers,
+    parse_bits,
+    remove_exponents,
+    show_members,
+)
 from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Images, RowFormat
-from binlake.feed.jsontext import as_binary, encode_numbers
-from binlake.feed.values import convert_texts_to_zone, parse_bits, remove_exponents, show_members
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 

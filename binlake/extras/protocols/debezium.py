@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 from binlake import tso
 from binlake.base.arrowcolumns import Array, Part, decode_hex, join_parts, map_distinct
 from binlake.config.protocols import DebeziumOptions
-from binlake.feed.avro.schema import build_legal_name, format_tidb_type
-from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, FeedEvent, Images, RowFormat, find_row_key
-from binlake.feed.jsontext import (
+from binlake.feed.avroschema import build_legal_name, format_tidb_type
+from binlake.feed.encoding import (
     as_binary,
     encode_base64,
     encode_json,
@@ -28,8 +27,9 @@ from binlake.feed.jsontext import (
     encode_object,
     encode_strings,
     escape_texts,
+    show_members,
 )
-from binlake.feed.values import show_members
+from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, FeedEvent, Images, RowFormat, find_row_key
 from binlake.rows.codec.temporal import parse_duration
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t

@@ -13,6 +13,19 @@ import pyarrow.compute as pc
 from binlake.base.arrowcolumns import Array, Part, decode_hex, encode_fixed_numbers, join_parts
 from binlake.config.protocols import OpenProtocolOptions
 from binlake.ddl.definitions import LandedDdl
+from binlake.feed.encoding import (
+    as_binary,
+    compute_member_numbers,
+    convert_images_to_zone,
+    encode_base64,
+    encode_json,
+    encode_numbers,
+    encode_object,
+    encode_strings,
+    escape_go_quoted,
+    escape_texts,
+    parse_bits,
+)
 from binlake.feed.formats import (
     DELETE,
     UPDATE,
@@ -23,17 +36,6 @@ from binlake.feed.formats import (
     choose_columns_to_send,
     find_row_key,
 )
-from binlake.feed.jsontext import (
-    as_binary,
-    encode_base64,
-    encode_json,
-    encode_numbers,
-    encode_object,
-    encode_strings,
-    escape_go_quoted,
-    escape_texts,
-)
-from binlake.feed.values import compute_member_numbers, convert_images_to_zone, parse_bits
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 

@@ -29,19 +29,21 @@ from binlake.base.arrowcolumns import (
 from binlake.base.lakecolumns import Message
 from binlake.config.protocols import PbOptions
 from binlake.ddl.definitions import LandedDdl
-from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, FeedEvent, RowFormat
-from binlake.feed.jsontext import as_binary
-from binlake.feed.protobuf import (
+from binlake.feed.encoding import (
     BYTES,
     VARINT,
+    as_binary,
+    compute_member_numbers,
+    convert_images_to_zone,
     encode_field,
     encode_tag,
     find_run_ends,
     join_runs,
     join_transactions,
     measure_lengths,
+    parse_bits,
 )
-from binlake.feed.values import compute_member_numbers, convert_images_to_zone, parse_bits
+from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, FeedEvent, RowFormat
 from binlake.rows.codec import datum as d
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t

@@ -25,11 +25,12 @@ from binlake.base.arrowcolumns import (
 from binlake.base.lakecolumns import Message
 from binlake.config.protocols import SlaveBinlogOptions
 from binlake.ddl.definitions import LandedDdl
-from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, FeedEvent, RowFormat
-from binlake.feed.jsontext import as_binary
-from binlake.feed.protobuf import (
+from binlake.feed.encoding import (
     FIXED64,
     VARINT,
+    as_binary,
+    compute_member_numbers,
+    convert_images_to_zone,
     encode_field,
     encode_number_field,
     encode_tag,
@@ -37,7 +38,7 @@ from binlake.feed.protobuf import (
     join_runs,
     join_transactions,
 )
-from binlake.feed.values import compute_member_numbers, convert_images_to_zone
+from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, FeedEvent, RowFormat
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.wire import slave_binlog_pb2 as pb

@@ -37,11 +37,10 @@ from binlake.binlogfile.folder import (
 from binlake.binlogfile.framing import CRC, HEAD, MAGIC, build_damage_error, compress
 from binlake.config.sinkuri import StorageSection
 from binlake.errors import Permanent
-from binlake.feed.events import DDL
+from binlake.feed.encoding import TRANSACTION, measure_lengths
 from binlake.feed.files.publisher import Read
-from binlake.feed.manifest import EncodeManifest
-from binlake.feed.position import ChangePosition
-from binlake.feed.protobuf import TRANSACTION, measure_lengths
+from binlake.feed.manifest import ChangePosition, EncodeManifest
+from binlake.feed.messages import DDL
 
 log = structlog.get_logger(__name__)
 

@@ -21,13 +21,10 @@ from binlake.base.lakecolumns import Message
 from binlake.config.sinkuri import StorageSection
 from binlake.errors import DamagedManifest, Permanent
 from binlake.feed.files import layout
-from binlake.feed.files.avrofile import encode_avro_file
-from binlake.feed.files.cutting import Cutter, Piece
-from binlake.feed.files.textfile import encode_text_file
-from binlake.feed.files.versions import Versions, parse_versions
+from binlake.feed.files.datafiles import Cutter, Piece, encode_avro_file, encode_text_file
+from binlake.feed.files.layout import Versions, parse_versions
 from binlake.feed.formats import DELETE, INSERT, UPDATE
-from binlake.feed.manifest import EncodeManifest
-from binlake.feed.position import ChangePosition
+from binlake.feed.manifest import ChangePosition, EncodeManifest
 
 Read = Callable[[ChangePosition | None], Iterator[pa.Table]]
 """Reads the messages of a window after a position, in parts and in commit order."""

@@ -18,6 +18,7 @@ from functools import lru_cache
 from struct import Struct, error
 from typing import Any, NamedTuple
 
+from binlake.rows.codec.datum import read_decimal
 from binlake.rows.codec.jsons import (
     ARRAY,
     DATE,
@@ -35,7 +36,6 @@ from binlake.rows.codec.jsons import (
     Temporal,
     encode_json,
 )
-from binlake.rows.codec.numbers import read_decimal
 from binlake.rows.codec.temporal import format_date, format_duration, format_moment
 from binlake.rows.schema import mysqltypes as t
 

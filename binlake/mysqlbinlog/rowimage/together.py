@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from binlake.mysqlbinlog.charsets import build_utf8_writer, has_ascii
 from binlake.mysqlbinlog.model import RowKind
-from binlake.mysqlbinlog.rowimage.columns import LaneReader, build_lane_reader, encode_comparable_floats
 from binlake.mysqlbinlog.rowimage.lanes import (
     FRAME,
     NUMBER_ROOM,
@@ -32,6 +31,7 @@ from binlake.mysqlbinlog.rowimage.lanes import (
     join_pieces,
     put_text,
 )
+from binlake.mysqlbinlog.rowimage.numbers import LaneReader, build_lane_reader, encode_comparable_floats
 from binlake.mysqlbinlog.rowimage.plain import SIGNED, WriteDatum, build_datum_writer
 from binlake.mysqlbinlog.rowimage.shape import LoggedColumn, Shape
 from binlake.rows.codec import datum as d

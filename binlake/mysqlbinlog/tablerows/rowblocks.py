@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from binlake.base.arrowcolumns import encode_dictionary
 from binlake.base.varint import write_uvarint
 from binlake.mysqlbinlog.charsets import InvalidText, build_utf8_writer
-from binlake.mysqlbinlog.rowimage.columns import encode_comparable_floats
 from binlake.mysqlbinlog.rowimage.lanes import (
     FRAME,
     NUMBER_ROOM,
@@ -35,8 +34,9 @@ from binlake.mysqlbinlog.rowimage.lanes import (
     join_pieces,
     put_text,
 )
+from binlake.mysqlbinlog.rowimage.numbers import encode_comparable_floats
 from binlake.mysqlbinlog.rowimage.together import MOST_COLUMN_ID, CutShort
-from binlake.mysqlbinlog.tablerows import textlanes
+from binlake.mysqlbinlog.tablerows import rowtexts
 from binlake.mysqlbinlog.tablerows.rowtexts import (
     AS_NUMBER,
     RowWriter,
@@ -144,8 +144,8 @@ class BlockWriter:
         return InsertEntries(b"".join(entries), np.fromiter(map(len, entries), np.int64, len(entries)).cumsum())
 
     def _encode_together(self, packets: list[bytes]) -> InsertEntries:
-        data, words, starts, ends = textlanes.pad_packets(packets)
-        texts = textlanes.find_texts(words, starts, ends, len(self._columns))
+        data, words, starts, ends = rowtexts.pad_packets(packets)
+        texts = rowtexts.find_texts(words, starts, ends, len(self._columns))
         out = Output(PieceRows(data, words, starts, ends), LaneBuffer(len(packets), self._stride))
         out.begin(FRAME)
         handles = encode_zigzag(self._handles(out, texts))
@@ -165,7 +165,7 @@ class BlockWriter:
 
     def _handles(self, out: Output, texts: list[Values]) -> Ints:
         if self._handle is not None:
-            return textlanes.read_integers(out.rows.words, texts[self._handle])
+            return rowtexts.read_integers(out.rows.words, texts[self._handle])
         first = self._plain.next_handle
         return np.arange(first, first + len(out.rows.starts), dtype=np.int64)
 
@@ -201,17 +201,17 @@ def _number_writer(head: bytes, column: ColumnInfo) -> _Write:
     return write
 
 
-def _choose_reader(column: ColumnInfo) -> textlanes.NumberReader:
+def _choose_reader(column: ColumnInfo) -> rowtexts.NumberReader:
     if column.tp in t.INTEGERS | AS_NUMBER or column.tp == t.YEAR:
-        return textlanes.read_integers
-    return textlanes.build_duration_reader(column) if column.tp == t.DURATION else textlanes.build_moment_reader(column)
+        return rowtexts.read_integers
+    return rowtexts.build_duration_reader(column) if column.tp == t.DURATION else rowtexts.build_moment_reader(column)
 
 
 def _build_float_writer(head: bytes) -> _Write:
     full, null_head = head + b"\x05", head + b"\x00"
 
     def write(out: Output, values: Values) -> None:
-        bits = textlanes.read_doubles(out.rows.data, values)
+        bits = rowtexts.read_doubles(out.rows.data, values)
         word = encode_comparable_floats(bits, np.arange(len(bits)), 8)
         out.sink.put_words(full, null_head, [word], 8, values.null)
 
@@ -223,7 +223,7 @@ def _build_decimal_writer(head: bytes, precision: int, scale: int) -> _Write:
     size = d.compute_decimal_size(precision, scale)
 
     def write(out: Output, values: Values) -> None:
-        words = textlanes.read_decimal_words(out.rows.words, values, precision, scale)
+        words = rowtexts.read_decimal_words(out.rows.words, values, precision, scale)
         out.sink.put_words(full, null_head, words, size, values.null)
 
     return write
@@ -266,8 +266,8 @@ class ColumnWriter:
         if not packets or not self._columns:
             return None
         try:
-            data, words, starts, ends = textlanes.pad_packets(packets)
-            texts = textlanes.find_texts(words, starts, ends, len(self._columns))
+            data, words, starts, ends = rowtexts.pad_packets(packets)
+            texts = rowtexts.find_texts(words, starts, ends, len(self._columns))
             columns = {
                 column_id: convert(_cut(data, values))
                 for (column_id, convert), values in zip(self._columns.items(), texts, strict=True)

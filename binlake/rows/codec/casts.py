@@ -18,8 +18,8 @@ import numpy as np
 
 from binlake.base.redaction import redact_value
 from binlake.rows.codec import temporal as times
+from binlake.rows.codec.datum import FLOAT_MAX, as_float32, format_double, format_float
 from binlake.rows.codec.jsons import encode_json, read_json, show_json, write_json
-from binlake.rows.codec.numbers import FLOAT_MAX, as_float32, format_double, format_float
 from binlake.rows.codec.values import format_bit, format_set, show_member_text
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo

@@ -14,9 +14,8 @@ from binlake.base.redaction import redact_value
 from binlake.errors import SchemaError
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.casts import CastMoment, cast_text
-from binlake.rows.codec.datum import write_duration, write_int
+from binlake.rows.codec.datum import as_float32, write_decimal, write_duration, write_int
 from binlake.rows.codec.jsons import write_json
-from binlake.rows.codec.numbers import as_float32, write_decimal
 from binlake.rows.codec.temporal import pack_moment, parse_duration, round_moment
 from binlake.rows.codec.values import format_bit, name_error_value, read_text
 from binlake.rows.schema import mysqltypes as t

@@ -19,7 +19,7 @@ from math import isfinite
 from typing import Any
 
 from binlake.base.varint import read_uvarint, write_uvarint
-from binlake.rows.codec.numbers import format_json_double, show_json_double
+from binlake.rows.codec.datum import format_json_double, show_json_double
 from binlake.rows.codec.temporal import format_duration, parse_duration, parse_moment_parts
 
 OBJECT, ARRAY, LITERAL, INT64, UINT64, DOUBLE, STRING, OPAQUE = 0x01, 0x03, 0x04, 0x09, 0x0A, 0x0B, 0x0C, 0x0D

@@ -11,17 +11,19 @@ usually has in rows. For any other flag it calls the general path (`values`), so
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from struct import Struct
 from typing import cast
 
 from binlake.base.varint import read_uvarint
-from binlake.rows.codec.datum import VARINT, read_varint
+from binlake.rows.codec.datum import VARINT, read_decimal, read_varint
 from binlake.rows.codec.encode import derive_filled_text
-from binlake.rows.codec.numbers import read_decimal
 from binlake.rows.codec.values import (
+    InvalidText,
     ReadInvalid,
+    build_latin1_reader,
     format_enum,
     format_integer,
     format_number,
@@ -311,6 +313,13 @@ class TableDecoder:
 def look_up_decoder(table: TableDef) -> TableDecoder:
     """The decoder of a definition, from an LRU cache."""
     return TableDecoder(table)
+
+
+def build_decoder_lookup(invalid_text: InvalidText, counted: Counter[str]) -> Callable[[TableDef], TableDecoder]:
+    """A function definition -> decoder; `counted` counts the values that are read as latin1 (`build_latin1_reader`)."""
+    if invalid_text == "refuse":
+        return look_up_decoder
+    return cache(lambda table: TableDecoder(table, build_latin1_reader(table, counted)))
 
 
 def _list_handle_columns(table: TableDef, columns: tuple[ColumnInfo, ...]) -> list[tuple[int, ColumnInfo]]:

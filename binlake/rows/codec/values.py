@@ -2,26 +2,51 @@
 
 Canonical text is the text of the MySQL text protocol, made lossless: upper-case hex for BINARY, VARBINARY, BLOBs and
 BIT, the shortest round-trip text for FLOAT and DOUBLE, TIMESTAMP in UTC.
+
+Text that is not UTF-8 is read as MySQL's latin1, if `source.invalid-text` allows it. Every such value is counted, and a
+unique key must not contain one. `ö` as C3B6 and `ö` as F6 are two keys at the source but one key at the target; they
+may come in different windows, so one row would silently replace the other.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from binlake.base.redaction import redact_value
 from binlake.base.varint import read_uvarint
 from binlake.rows.codec import datum as d
+from binlake.rows.codec.datum import format_double, format_float, read_decimal
 from binlake.rows.codec.jsons import find_json_end, read_json
-from binlake.rows.codec.numbers import format_double, format_float, read_decimal
 from binlake.rows.codec.temporal import format_date, format_duration, format_moment
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.info import ColumnInfo
+from binlake.rows.schema.info import ColumnInfo, TableDef
 
 ReadInvalid = Callable[[ColumnInfo, bytes], str]
 """Returns a text for bytes that are not UTF-8, or raises."""
 
 _SHOWN_BYTES = 40
+_U64 = (1 << 64) - 1
+_S63 = 1 << 63
+_Plain = Callable[[bytes, int], tuple[int | float | bytes | None, int]]
+_PLAIN: dict[int, _Plain] = {
+    d.BYTES: d.read_comparable,
+    d.COMPACT: d.read_compact,
+    d.INT: d.read_i64,
+    d.UINT: d.read_u64,
+    d.FLOAT: d.read_float,
+    d.DURATION: d.read_i64,
+    d.VARINT: d.read_varint,
+    d.UVARINT: read_uvarint,
+}
+InvalidText = Literal["refuse", "latin1"]
+"""The handling of texts that are not UTF-8 (`source.invalid-text`)."""
+_HOLES = frozenset((0x81, 0x8D, 0x8F, 0x90, 0x9D))
+_LETTERS = {byte: chr(byte) if byte in _HOLES else bytes((byte,)).decode("cp1252") for byte in range(256)}
+"""MySQL's latin1 is windows-1252; bytes that windows-1252 leaves undefined are the control characters of that
+number."""
 
 
 class NotText(ValueError):
@@ -33,10 +58,6 @@ class NotText(ValueError):
         "fix, in filter.ignore-txn-commit-ts, which leaves out whole transactions, and copy their rows by hand;"
         " or exclude the table by filter.ignore-table; then run merge again"
     )
-
-
-_U64 = (1 << 64) - 1
-_S63 = 1 << 63
 
 
 def skip(data: bytes, pos: int) -> int:
@@ -60,19 +81,6 @@ def read_plain_value(data: bytes, pos: int) -> tuple[int | float | bytes | None,
     if read is None:
         raise ValueError(f"unexpected datum flag {flag}")
     return read(data, pos + 1)
-
-
-_Plain = Callable[[bytes, int], tuple[int | float | bytes | None, int]]
-_PLAIN: dict[int, _Plain] = {
-    d.BYTES: d.read_comparable,
-    d.COMPACT: d.read_compact,
-    d.INT: d.read_i64,
-    d.UINT: d.read_u64,
-    d.FLOAT: d.read_float,
-    d.DURATION: d.read_i64,
-    d.VARINT: d.read_varint,
-    d.UVARINT: read_uvarint,
-}
 
 
 def refuse_invalid(column: ColumnInfo, value: bytes) -> str:
@@ -204,3 +212,48 @@ def show_member_text(column: ColumnInfo, text: str) -> str:
 
 def _build_misfit_error(column: ColumnInfo, value: object) -> ValueError:
     return ValueError(f"the value {redact_value(value)} cannot be in the {column.type_name} column {column.name}")
+
+
+class NoKeyText(NotText):
+    """Bytes of a column of a unique key that are not text."""
+
+    hint = (
+        "convert such values to UTF-8 at the source (`k = _latin1 X'F6'` becomes `k = 'ö'`), list the commit_ts of each"
+        " change that contains one, including the fix, in filter.ignore-txn-commit-ts, which leaves out whole"
+        " transactions, and copy their rows by hand; or exclude the table by filter.ignore-table; then run"
+        " merge again"
+    )
+
+
+def decode_latin1(value: bytes) -> str:
+    """The text of `value` in MySQL's latin1 (MySQL's manual, "West European Character Sets")."""
+    return value.decode("latin-1").translate(_LETTERS)
+
+
+def build_latin1_reader(table: TableDef, counted: Counter[str]) -> ReadInvalid:
+    """A reader of text that is not UTF-8 in rows of `table`; it counts each value in `counted` under its `db.table`.
+
+    The reader raises NoKeyText for a column of a unique key.
+    """
+    keys, name = find_key_columns(table), f"{table.db}.{table.name}"
+
+    def read(column: ColumnInfo, value: bytes) -> str:
+        if column.name in keys:
+            raise NoKeyText(
+                f"the {column.charset} column {column.name} of a unique key holds bytes that are not UTF-8: "
+                f"{format_bytes(value)}; source.invalid-text does not apply to keys, because at the target the value "
+                "would equal the value with the same letters in UTF-8"
+            )
+        counted[name] += 1
+        return decode_latin1(value)
+
+    return read
+
+
+def find_key_columns(table: TableDef) -> frozenset[str]:
+    """Columns that a unique key depends on; if it includes a generated column, that may be any column."""
+    columns = {column.name: column for column in table.all_columns}
+    keys = {part.name for index in table.indexes if index.unique or index.primary for part in index.columns}
+    if any(columns[name].is_generated for name in keys):
+        return frozenset(columns)
+    return frozenset(keys)

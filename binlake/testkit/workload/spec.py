@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from binlake.errors import ConfigError
-from binlake.rows.codec.numbers import format_double
+from binlake.rows.codec.datum import format_double
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import CHARSET, COLLATE, Json, build_name_json
 

@@ -1,4 +1,7 @@
-"""What the DAGs of one replication share: names, defaults, params, docs, notifications."""
+"""What the DAGs of one replication share: names, defaults, params, docs, notifications, timetables.
+
+The text of `[airflow] schedule` is cron text, a preset, `every Ns`, or nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,28 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, ExceptionRetryPolicy, Param, RetryAction, RetryRule
-
-# The stub of airflow.sdk leaves these out.
+from airflow.sdk import (
+    DAG,
+    CronTriggerTimetable,
+    DeltaTriggerTimetable,
+    ExceptionRetryPolicy,
+    Param,
+    RetryAction,
+    RetryRule,
+)
 from airflow.sdk.definitions.callback import SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from binlake.config import Replication
-from binlake.errors import Permanent, Transient, UnknownOutcome
+from binlake.config.problems import EVERY, PRESETS, is_cron
+from binlake.errors import ConfigError, Permanent, Transient, UnknownOutcome
 from binlake.health.orchestration import SYNC
-from binlake_airflow.actions.action import ACT
+from binlake_airflow.actions import ACT
 from binlake_airflow.telemetry import addresses
 from binlake_airflow.telemetry.alerts import OnFailure, notify_failure
+
+# The stub of airflow.sdk leaves these out.
+
 
 KINDS = (SYNC, "bootstrap", "backfill", "restore", "recover", "audit", "verify", "maintain", ACT)
 """Kinds of DAGs of a replication."""
@@ -143,3 +156,27 @@ def _describe_source(file: ReplicationFile) -> str:
         f"Configured by `{file.path.name}`.\n\n- source: PD at {pds}\n"
         f"- SQL sink: {sink}\n- lake: `{addresses.strip_secrets(replication.lake.path)}`\n"
     )
+
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+Schedule = CronTriggerTimetable | DeltaTriggerTimetable | str | None
+
+
+def parse_schedule(text: str, key: str = "airflow.schedule") -> Schedule:
+    """The timetable of `text`, in UTC; None for an empty text (triggered by hand only). Raises ConfigError.
+
+    `key` is the text's key in the configuration.
+    """
+    text = text.strip()
+    if not text or text in PRESETS:
+        return text or None
+    every = EVERY.fullmatch(text)
+    if every:
+        return DeltaTriggerTimetable(timedelta(seconds=int(every["count"]) * _SECONDS[every["unit"]]))
+    if not is_cron(text):
+        raise ConfigError(
+            f"`{key}` is not understood: {text!r}",
+            hint="use cron text (`*/5 * * * *`), `every 10s`, `@continuous`, or leave it empty for no schedule",
+        )
+    return CronTriggerTimetable(text, timezone="UTC")

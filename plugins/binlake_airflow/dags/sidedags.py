@@ -8,17 +8,17 @@ from airflow.sdk import DAG, Param
 
 from binlake.errors import ConfigError
 from binlake.pipeline import list_locks
-from binlake_airflow.actions.action import ACT
-from binlake_airflow.actions.table import ACTIONS
+from binlake_airflow.actions import ACT
+from binlake_airflow.actiontable import ACTIONS
 from binlake_airflow.dags.dagparts import (
     TS_PATTERN,
     ReplicationFile,
     build_empty_dag,
     build_moment_param,
     build_text_param,
+    parse_schedule,
 )
-from binlake_airflow.dags.schedule import parse_schedule
-from binlake_airflow.operators.act import ActOperator
+from binlake_airflow.operators.command import ActOperator
 from binlake_airflow.operators.commands import (
     AuditOperator,
     BackfillOperator,

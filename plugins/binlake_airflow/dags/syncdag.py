@@ -15,8 +15,13 @@ from airflow.sdk import DAG, Param, TaskGroup
 from binlake.config.sinkuri import mask_sink_uri
 from binlake.health.orchestration import SYNC
 from binlake.pipeline import Stage, label_sink, list_locks, parse_feed_sink
-from binlake_airflow.dags.dagparts import ReplicationFile, build_deadline_alert, build_empty_dag, build_moment_param
-from binlake_airflow.dags.schedule import parse_schedule
+from binlake_airflow.dags.dagparts import (
+    ReplicationFile,
+    build_deadline_alert,
+    build_empty_dag,
+    build_moment_param,
+    parse_schedule,
+)
 from binlake_airflow.jobs import FUSED
 from binlake_airflow.operators.commands import RecoverOperator
 from binlake_airflow.operators.sparkstages import RUNTIMES

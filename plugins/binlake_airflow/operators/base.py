@@ -1,15 +1,19 @@
 """What all operators of Binlake share: a child process that does the work, and waiting without a worker.
 
 After a wait, a task starts again from the beginning: it first checks what is already done (DESIGN 2).
+
+The child's lines go to the task's log, and it never outlives the task's kill. Its input stays open while the task wants
+it to go on: it is also closed if the task's process dies.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -22,8 +26,68 @@ from binlake.config import Replication, load_replication
 from binlake.errors import LeaseHeld
 from binlake_airflow.jobs import MODULE
 from binlake_airflow.operators.connections import read_connections
-from binlake_airflow.operators.process import JobProcess
-from binlake_airflow.telemetry import failures
+from binlake_airflow.telemetry import notes
+
+# Longer than an apply's (target.graceful-stop-timeout-s, 10), shorter than Airflow's own (60).
+_GRACE_S = 20.0
+
+
+class JobProcess:
+    """Runs `python -m binlake.spark_jobs.commands.main` with the interpreter of the task; `log` gets each line."""
+
+    def __init__(self, log: Callable[[str], None], command: Sequence[str] = (sys.executable, "-m", MODULE)) -> None:
+        self._log = log
+        self._command = list(command)
+        self._child: subprocess.Popen[str] | None = None
+        self.last_line = ""
+
+    def run(
+        self,
+        arguments: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        after_line: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Run to the end; returns the exit status (negative: killed by that signal). `last_line`: the last output.
+
+        `after_line` is called after each line of output; if it raises, the child is killed.
+        """
+        self._child = subprocess.Popen(
+            [*self._command, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            env=None if env is None else dict(env),
+        )
+        with self._child as child:
+            try:
+                for line in child.stdout or ():
+                    self._log(line.rstrip())
+                    self.last_line = line.strip() or self.last_line
+                    after_line()
+            except BaseException:
+                self.kill()
+                raise
+        return self._child.returncode
+
+    def close_input(self) -> None:
+        """Tell the child that it need not go on; what it does now, it ends."""
+        if self._child is not None and self._child.stdin is not None:
+            self._child.stdin.close()
+
+    def kill(self) -> None:
+        """Terminate the child, and kill it if it does not end in time."""
+        child = self._child
+        if child is None or child.poll() is not None:
+            return
+        child.terminate()
+        try:
+            child.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+
 
 # The trigger ends in time by itself; Airflow's own limit is only for a triggerer that was down meanwhile.
 _TRIGGER_GRACE_S = 600.0
@@ -111,7 +175,7 @@ class BinlakeOperator(BaseOperator, SkipMixin):
             # A task tells Airflow with such an exception that it skips.
             raise
         except Exception as error:
-            failures.record_failure(
+            notes.record_failure(
                 error,
                 settings=self.read_settings,
                 task_id=self.task_id,

@@ -9,11 +9,10 @@ from typing import Any
 from binlake.config import Replication, load_replication
 from binlake.config.load import find_replications
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
-from binlake_airflow.jobs import parse_moment
+from binlake_airflow.jobs import format_audit_markdown, parse_moment, shorten_lists, summarize_values
 from binlake_airflow.operators.command import CommandOperator, Context
-from binlake_airflow.operators.xcomvalues import format_audit_markdown, shorten_lists, summarize_values
 from binlake_airflow.telemetry.metrics import compute_lag_s
-from binlake_airflow.telemetry.notes import KEY
+from binlake_airflow.telemetry.notes import NOTE_KEY
 from binlake_airflow.telemetry.reports import format_ts_with_time
 from binlake_airflow.timetable import compute_range_of_times
 
@@ -49,7 +48,7 @@ class RecoverOperator(CommandOperator):
         """Note the outcome; fail the run if the source has been unreachable for too long (hazards R-35)."""
         last = super().answer(printed, status, context)[-1]
         text = f"recover: {last['state']} at {format_ts_with_time(last['hi'])}: {last['detail'].get('reason', '')}"
-        context["ti"].xcom_push(key=KEY, value=text[:1000])
+        context["ti"].xcom_push(key=NOTE_KEY, value=text[:1000])
         if self.beside_window and last["state"] != RECOVERED:
             self._require_short_outage()
         return last
@@ -93,7 +92,7 @@ class BootstrapOperator(CommandOperator):
         rows, sources = sum(load["rows"] for load in done["loads"]), len(done["loads"])
         last = max(done["loads"], key=lambda load: int(load["commit_ts"]))["commit_ts"]
         text = f"bootstrap: {rows:,} rows of {sources} sources {done['phase']}, base at {format_ts_with_time(last)}"
-        context["ti"].xcom_push(key=KEY, value=text)
+        context["ti"].xcom_push(key=NOTE_KEY, value=text)
         return done
 
 
@@ -129,7 +128,7 @@ class RestoreOperator(CommandOperator):
         inexact = last["detail"].get("inexact", {})
         text = f"restore: the database is at {format_ts_with_time(last['hi'])}"
         text += f"; known in part: {', '.join(sorted(inexact))}" if inexact else ""
-        context["ti"].xcom_push(key=KEY, value=text[:1000])
+        context["ti"].xcom_push(key=NOTE_KEY, value=text[:1000])
         return shorten_lists(super().answer(printed, status, context))
 
 
@@ -190,7 +189,7 @@ class BackfillOperator(CommandOperator):
         lo, hi = format_ts_with_time(last["lo"]), format_ts_with_time(last["hi"])
         text = f"{context['params']['mode']} ({lo}, {hi}]: {last['state']}"
         context["ti"].xcom_push(
-            key=KEY, value=f"{text}, {last['rows']:,} rows {summarize_values(last['detail'])}"[:1000]
+            key=NOTE_KEY, value=f"{text}, {last['rows']:,} rows {summarize_values(last['detail'])}"[:1000]
         )
         if status != DIFFERENT:
             return shorten_lists(super().answer(printed, status, context))
@@ -223,7 +222,7 @@ class VerifyOperator(CommandOperator):
         text = (
             f"verify: {first['state']}{repaired} at {format_ts_with_time(first['hi'])}, {first['rows']:,} rows compared"
         )
-        context["ti"].xcom_push(key=KEY, value=text)
+        context["ti"].xcom_push(key=NOTE_KEY, value=text)
         if status != DIFFERENT:
             return shorten_lists(super().answer(printed, status, context))
         context["ti"].xcom_push(key="return_value", value=shorten_lists(printed))
@@ -259,7 +258,7 @@ class MaintainOperator(CommandOperator):
         # Without the names of mirrors, of which there may be thousands.
         tables = [{key: value for key, value in table.items() if key != "mirrors"} for table in printed or []]
         joined, dropped = (sum(table[key] for table in tables) for key in ("joined", "dropped"))
-        context["ti"].xcom_push(key=KEY, value=f"maintain: {joined:,} files joined, {dropped:,} dropped")
+        context["ti"].xcom_push(key=NOTE_KEY, value=f"maintain: {joined:,} files joined, {dropped:,} dropped")
         return super().answer(tables, status, context)
 
 
@@ -288,7 +287,7 @@ class AuditOperator(CommandOperator):
         shortened = shorten_lists(super().answer(printed, status, context))
         text = format_audit_markdown(context["params"], shortened, found=status == 0)
         context["ti"].xcom_push(key="markdown", value=text)
-        context["ti"].xcom_push(key=KEY, value=text.splitlines()[0].strip("# ")[:1000])
+        context["ti"].xcom_push(key=NOTE_KEY, value=text.splitlines()[0].strip("# ")[:1000])
         self.log.info("%s", text)
         return shortened
 

@@ -13,14 +13,15 @@ from binlake.base.installation import format_short_lived_options, list_delta_jar
 from binlake.errors import Transient
 from binlake_airflow.jobs import StageJob, needs_spark_after_all
 from binlake_airflow.operators.base import find_trace_parent
-from binlake_airflow.operators.sparkaddress import (
+from binlake_airflow.operators.spark import (
     DRIVER_MEMORY_ENV,
+    ConnectSessions,
     build_driver_env,
     find_application_file,
     find_connect_url,
     find_spark_master,
+    split_token,
 )
-from binlake_airflow.operators.sparkconnect import ConnectSessions, split_token
 from binlake_airflow.operators.stages import StageOperator
 
 

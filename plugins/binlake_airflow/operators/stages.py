@@ -18,7 +18,7 @@ from airflow.triggers.base import StartTriggerArgs
 
 from binlake.errors import BinlakeError, ConfigError, IncompleteWindow, SourceUnavailable
 from binlake.pipeline import STOPPED, name_feed_sink, name_task
-from binlake_airflow.actions.action import ACT
+from binlake_airflow.actions import ACT
 from binlake_airflow.jobs import (
     FUSED,
     TOLD,

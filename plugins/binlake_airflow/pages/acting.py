@@ -16,14 +16,13 @@ from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 
 from binlake.config import Replication
 from binlake.health.orchestration import SYNC
-from binlake_airflow.actions.action import PAUSE, UNPAUSE, PageAction
-from binlake_airflow.actions.fields import Value, format_typed
-from binlake_airflow.actions.table import ACTIONS, GROUPS
+from binlake_airflow.actions import PAUSE, UNPAUSE, PageAction, Value, format_typed
+from binlake_airflow.actiontable import ACTIONS, GROUPS
 from binlake_airflow.dags.dagparts import KINDS, build_dag_id
 from binlake_airflow.pages.access import may_edit, may_read, may_trigger
 from binlake_airflow.pages.request import NotPossible
 from binlake_airflow.pages.views import NotAllowed, NotFound, change_feed
-from binlake_airflow.telemetry.failures import KEY as FAILED
+from binlake_airflow.telemetry.notes import FAILURE_KEY
 
 _LONGEST = 20_000
 """Characters of an answer on the page."""
@@ -62,7 +61,7 @@ def _read_run(dag_id: str, run_id: str) -> dict[str, Any] | None:
             "note": run.note or "", "paused": dag is not None and bool(dag.is_paused),
             "tasks": _read_tasks(session, dag_id, run_id),
             "answer": _read_xcom(session, dag_id, run_id, "return_value"),
-            "failure": _read_xcom(session, dag_id, run_id, FAILED),
+            "failure": _read_xcom(session, dag_id, run_id, FAILURE_KEY),
         }  # fmt: skip
 
 

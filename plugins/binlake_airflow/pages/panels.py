@@ -12,15 +12,19 @@ from markupsafe import Markup
 from binlake import tso
 from binlake.base.terminal import format_duration
 from binlake.pipeline import FEED, LAKE, SINKS, SQL
-from binlake_airflow.pages.charts.bars import draw_bars
-from binlake_airflow.pages.charts.gantt import Bar, Lane, draw_gantt
-from binlake_airflow.pages.charts.lines import Axes, ChartSeries, Mark, build_table, draw_lines, draw_spark
-from binlake_airflow.pages.charts.scale import (
-    StepChooser,
-    choose_count_step,
-    choose_duration_step,
-    choose_size_step,
+from binlake_airflow.pages.charts import (
+    Axes,
+    Bar,
+    ChartSeries,
+    Lane,
+    Mark,
+    build_table,
+    draw_bars,
+    draw_gantt,
+    draw_lines,
+    draw_spark,
 )
+from binlake_airflow.pages.drawing import StepChooser, choose_count_step, choose_duration_step, choose_size_step
 from binlake_airflow.pages.timeline import Disk, Lag, Landing, StageSpan, Timeline, WindowSpan, list_labels
 from binlake_airflow.pages.words import format_clock, format_count, format_size
 

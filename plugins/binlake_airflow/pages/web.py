@@ -27,7 +27,7 @@ from binlake.config import Replication
 from binlake.config import load as replications
 from binlake.errors import BinlakeError, ConfigError, Transient
 from binlake.health.orchestration import SYNC
-from binlake_airflow.actions.fields import InvalidFields
+from binlake_airflow.actions import InvalidFields
 from binlake_airflow.dags.dagparts import KINDS
 from binlake_airflow.pages import acting, views
 from binlake_airflow.pages.access import (
@@ -38,11 +38,10 @@ from binlake_airflow.pages.access import (
     require_same_origin,
 )
 from binlake_airflow.pages.acting import build_acted_view
-from binlake_airflow.pages.overview import Overview
 from binlake_airflow.pages.panels import build_panels, draw_lag_spark
 from binlake_airflow.pages.request import BadPageRequest, NotPossible, PageRequest, read_form
 from binlake_airflow.pages.words import FILTERS
-from binlake_airflow.pages.workers import DEADLINE_S, BoundedWorkers, TooBusy
+from binlake_airflow.pages.workers import DEADLINE_S, BoundedWorkers, Overview, TooBusy
 
 log = structlog.get_logger(__name__)
 

@@ -22,7 +22,7 @@ from binlake.config import load_replication
 from binlake.config.airflow import NotifyOnLag, NotifyOnSilence, NotifySection
 from binlake.errors import ConfigError
 from binlake.pipeline import name_task
-from binlake_airflow.telemetry import assets, failures
+from binlake_airflow.telemetry import assets, notes
 from binlake_airflow.telemetry.addresses import PAGES, read_base_url
 
 Details = Mapping[str, Any]
@@ -127,7 +127,7 @@ def notify_failure(replication_file: str, context: Mapping[str, Any]) -> None:
     run_id = str(
         context.get("run_id") or _read_run_field(context, "run_id") or _read_run_field(context, "dag_run_id") or ""
     )
-    errors = failures.read_failures_of_run(settings, run_id)
+    errors = notes.read_failures_of_run(settings, run_id)
     lines = [_format_failure(error) for error in errors]
     first = f"run {run_id} has taken longer than {settings.airflow.deadline_s} s" if late else f"run {run_id} failed"
     details = {"replication": settings.name, "what": "deadline" if late else "failure", "run_id": run_id,

@@ -11,7 +11,7 @@ from binlake.config import Replication
 from binlake.pipeline import STOPPED, name_feed_sink, name_task
 from binlake_airflow.jobs import CHANGED, find_feed_of_result, pull_result
 from binlake_airflow.telemetry import alerts, assets, metrics
-from binlake_airflow.telemetry.notes import KEY
+from binlake_airflow.telemetry.notes import NOTE_KEY
 
 Result = Mapping[str, Any]
 BLOCKED_BY = "blocked_by"
@@ -66,7 +66,7 @@ def report_run(task: StageTask, results: Sequence[Result], context: Mapping[str,
     if first["blocked_by"] or (first["stage"] == "plan" and first["state"] == "waiting"):
         report_blocked(first, context, task.log)
     elif last["state"] not in STOPPED:
-        ti.xcom_push(key=KEY, value=(format_note_of_results(results) + _describe_waiting(results, ti))[:_LETTERS])
+        ti.xcom_push(key=NOTE_KEY, value=(format_note_of_results(results) + _describe_waiting(results, ti))[:_LETTERS])
 
 
 def find_changed_tables(
@@ -99,13 +99,15 @@ def report_blocked(result: Result, context: Mapping[str, Any], log: Any) -> None
     log.warning("window_not_planned", state=result["state"], blocked_by=result["blocked_by"], reason=reason)
     if result["blocked_by"]:
         context["ti"].xcom_push(key=BLOCKED_BY, value=result["blocked_by"])
-    context["ti"].xcom_push(key=KEY, value=f"{result['state']} at {format_ts_with_time(result['lo'])}: {reason}"[:1000])
+    context["ti"].xcom_push(
+        key=NOTE_KEY, value=f"{result['state']} at {format_ts_with_time(result['lo'])}: {reason}"[:1000]
+    )
 
 
 def report_source_gone(value: Result, context: Mapping[str, Any]) -> None:
     """As `report_blocked`, if PD does not answer."""
     context["ti"].xcom_push(key=BLOCKED_BY, value=value["blocked_by"])
-    context["ti"].xcom_push(key=KEY, value=f"upstream unavailable: {value['reason']}"[:1000])
+    context["ti"].xcom_push(key=NOTE_KEY, value=f"upstream unavailable: {value['reason']}"[:1000])
 
 
 def format_note_of_results(results: Sequence[Result]) -> str:

@@ -17,7 +17,7 @@ from binlake.config.protocols import CsvOptions
 from binlake.errors import WireError
 from binlake.extras.protocols.csvformat import CsvFormat
 from binlake.feed.formats import DELETE, INSERT, UPDATE
-from binlake.feed.reading.csvfile import decode_csv_file
+from binlake.feed.reading.files import decode_csv_file
 from binlake.rows.schema import mysqltypes as t
 
 EMPLOYEE = table_def(

@@ -15,9 +15,9 @@ from support.tidb_json import INT_PK, column, table_def, table_info
 
 from binlake.config.protocols import PbOptions
 from binlake.extras.protocols.pbbinlog import PbBinlogFormat
+from binlake.feed.encoding import TRANSACTION
 from binlake.feed.formats import DELETE, INSERT, UPDATE
 from binlake.feed.messages import MESSAGE_SCHEMA
-from binlake.feed.protobuf import TRANSACTION
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.job import Action

@@ -12,9 +12,9 @@ from support.tidb_json import INT_PK, column, index, table_def, table_info
 
 from binlake.config.protocols import SlaveBinlogOptions
 from binlake.extras.protocols.slavebinlog import SlaveBinlogFormat
+from binlake.feed.encoding import TRANSACTION
 from binlake.feed.formats import DELETE, INSERT, UPDATE
 from binlake.feed.messages import MESSAGE_SCHEMA
-from binlake.feed.protobuf import TRANSACTION
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.wire import slave_binlog_pb2 as pb

@@ -16,8 +16,8 @@ from support.tidb_json import INT_PK, Json, column, table_def, table_info
 
 from binlake.config.protocols import AvroOptions
 from binlake.errors import SchemaError
-from binlake.feed.avro.format import encode_keys, encode_values
-from binlake.feed.avro.schema import build_key_schema, build_value_schema
+from binlake.feed.avro import encode_keys, encode_values
+from binlake.feed.avroschema import build_key_schema, build_value_schema
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 

@@ -11,7 +11,7 @@ from support.tidb_json import INT_PK, Json, article_table, column, index, table_
 
 from binlake.config.protocols import AvroOptions
 from binlake.errors import ConfigError
-from binlake.feed.avro.schema import build_key_schema, build_legal_name, build_value_schema
+from binlake.feed.avroschema import build_key_schema, build_legal_name, build_value_schema
 from binlake.rows.schema import mysqltypes as t
 
 PAGE = AvroOptions()

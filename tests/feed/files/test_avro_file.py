@@ -9,7 +9,7 @@ import fastavro
 import pyarrow as pa
 from support.feedmessages import commit_ts
 
-from binlake.feed.files.avrofile import encode_avro_file
+from binlake.feed.files.datafiles import encode_avro_file
 from binlake.feed.messages import MESSAGE_SCHEMA
 
 KEY = {"type": "record", "name": "item", "namespace": "default.shop", "fields": [{"name": "id", "type": "int"}]}

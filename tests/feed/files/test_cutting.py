@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 from support.feedmessages import Change, commit_ts, messages_of
 
-from binlake.feed.files.cutting import ROW_BYTES, Cutter
-from binlake.feed.files.versions import TableVersion, Versions
+from binlake.feed.files.datafiles import ROW_BYTES, Cutter
+from binlake.feed.files.layout import TableVersion, Versions
 
 DAY = 86_400
 KEY = len(b"k")

@@ -10,9 +10,8 @@ import fastavro
 import pytest
 
 from binlake.errors import ConfigError, WireError
-from binlake.feed.reading.decoders import AvroDecoder, build_decoder
+from binlake.feed.reading.decoders import AvroDecoder, build_decoder, decode_canal_json
 from binlake.feed.reading.events import FeedRecord
-from binlake.feed.reading.jsonprotocols import decode_canal_json
 from binlake.feed.registry import encode_header
 
 FIELDS = [{"name": "id", "type": "int"}]

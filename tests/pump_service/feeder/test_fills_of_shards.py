@@ -12,8 +12,7 @@ import pytest
 from support.followed import Followed
 from support.mariadb import execute, rows
 
-from binlake.ddl.joined import join_tables
-from binlake.ddl.latecomers import fill_for_others
+from binlake.ddl.joined import fill_for_others, join_tables
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.codec.encode import derive_filled_text
 from deploy.local.mariadb import MariaDb

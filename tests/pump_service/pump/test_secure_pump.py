@@ -17,7 +17,7 @@ from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import SourceUnavailable
 from binlake.pump_service.pump.config import TlsFiles
 from binlake.rpc import Channel
-from binlake.spark_jobs.land.large_files import LargeFiles
+from binlake.spark_jobs.land.binlogfiles import LargeFiles
 from binlake.spark_jobs.land.pump_source import pull_batches
 
 

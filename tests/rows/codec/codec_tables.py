@@ -18,9 +18,9 @@ from binlake.errors import BinlakeError
 from binlake.rows.codec import MutationBatch, encode_commit_binlog, encode_prewrite_value
 from binlake.rows.codec.assemble import format_key_text
 from binlake.rows.codec.batch import Places
+from binlake.rows.codec.datum import format_double, format_float
 from binlake.rows.codec.encode import RowEncoder
 from binlake.rows.codec.lanes import Ints
-from binlake.rows.codec.numbers import format_double, format_float
 from binlake.rows.codec.temporal import format_duration
 from binlake.rows.codec.transaction import TableLookup, decode_raw_changes
 from binlake.rows.schema import ColumnInfo, TableDef

@@ -16,6 +16,7 @@ from support.examples import examples
 from support.tidb_json import Tables, column, index, table_def, table_info
 
 from binlake.rows.codec import MutationBuilder, walk
+from binlake.rows.codec.datum import format_double, format_float
 from binlake.rows.codec.encode import write_text
 from binlake.rows.codec.jsons import (
     DATE,
@@ -29,7 +30,6 @@ from binlake.rows.codec.jsons import (
     show_json,
     write_json,
 )
-from binlake.rows.codec.numbers import format_double, format_float
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 

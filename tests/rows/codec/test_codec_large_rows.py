@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.tidb_json import INT_PK, Tables, column, table_def, table_info
 
+from binlake.base.varint import write_uvarint
 from binlake.errors import BinlakeError
 from binlake.rows.codec import MutationBatch, MutationBuilder, largerows
 from binlake.rows.codec import batch as batches
@@ -173,6 +174,50 @@ def test_rows_of_unequal_size_and_lists_in_turns_stay_in_order() -> None:
             build.update(row, {**row, "v": "y" * draw.choice([1, 20_000])})
     payload = as_payload(TS, build.message)
     assert read_large(payload, 5000, Tables(keyed())) == read_whole(payload, Tables(keyed()))
+
+
+def test_rows_of_every_length_of_a_size_are_found() -> None:
+    # A size of 16,384 to 16,511 has 0x80 as its second byte.
+    build = MutationBuilder(keyed())
+    for number, size in enumerate([*range(100, 140), *range(16_360, 16_400), *range(16_480, 16_520)]):
+        build.insert({"id": str(number), "v": "x" * size})
+    payload = as_payload(TS, build.message)
+    whole = read_whole(payload, Tables(keyed()))
+    assert len(whole[0]) == 120
+    for size in (1000, 1 << 20):
+        assert read_large(payload, size, Tables(keyed())) == whole
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        bytes((0x38, pb.Insert, 0x38)),
+        bytes((0x38, pb.Insert, 0x30, pb.Insert)),
+        bytes((0x38, pb.Insert)),
+        bytes((0x38, pb.Insert, 0x38, pb.Insert, 0x38, pb.Insert)),
+        bytes((0x38, pb.Insert, 0x38, pb.DeleteRow)),
+    ],
+)
+def test_a_sequence_that_is_not_that_of_the_lists_is_left_to_the_reader_of_whole_ones(end: bytes) -> None:
+    message = MutationBuilder(keyed()).insert({"id": "1", "v": "a"}).insert({"id": "2", "v": "b"}).message
+    good = message.SerializeToString()
+    assert good.endswith(bytes((0x38, pb.Insert, 0x38, pb.Insert)))
+    assert list_mutations(cut(binlog_payload(good), 9)) is not None
+    assert list_mutations(cut(binlog_payload(good[:-4] + end), 9)) is None
+
+
+@pytest.mark.parametrize("more", [1, 20, 1000])
+def test_a_mutation_that_ends_after_its_binlog_is_left_to_the_reader_of_whole_ones(more: int) -> None:
+    good = MutationBuilder(keyed()).insert({"id": "1", "v": "a" * 40}).message.SerializeToString()
+    assert list_mutations(cut(binlog_payload(good), 9)) is not None
+    assert list_mutations(cut(binlog_payload(good, size=len(good) + more), 9)) is None
+    assert list_mutations(cut(binlog_payload(good, size=len(good) - more), 9)) is None
+
+
+def binlog_payload(mutation: bytes, size: int | None = None) -> bytes:
+    """A binlog with one mutation of these bytes, which says that it has `size` bytes (default: those)."""
+    value = b"\x08\x05\x12" + write_uvarint(len(mutation) if size is None else max(size, 0)) + mutation
+    return b"\x08\x00\x10\x01\x18\x02\x2a" + write_uvarint(len(value)) + value + b"\x38\x00\x40\x00"
 
 
 def test_dropped_and_unknown_tables_are_as_in_whole_binlogs() -> None:

@@ -11,7 +11,7 @@ from support.tidb_json import Tables, column, index, table_def, table_info
 
 from binlake.errors import WireError
 from binlake.rows.codec import MutationBatch, MutationBuilder, encode_prewrite_value, walk
-from binlake.rows.codec.latin1 import InvalidText, decode_latin1
+from binlake.rows.codec.values import InvalidText, decode_latin1
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.wire import binlog_pb2 as pb

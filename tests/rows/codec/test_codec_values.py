@@ -16,9 +16,9 @@ from support.tidb_json import column, table_def, table_info
 
 from binlake.errors import SchemaError
 from binlake.rows.codec import datum
+from binlake.rows.codec.datum import format_double, format_float, read_decimal, write_decimal
 from binlake.rows.codec.encode import derive_filled_text, write_text
 from binlake.rows.codec.jsons import read_json, write_json
-from binlake.rows.codec.numbers import format_double, format_float, read_decimal, write_decimal
 from binlake.rows.codec.tabledecoder import build_reader
 from binlake.rows.codec.temporal import format_duration, format_moment, pack_moment
 from binlake.rows.codec.values import NotText, read_text, skip

@@ -10,8 +10,8 @@ from support.windows import CLUSTER, NAME, Crash, Window, apply, at
 
 from binlake.config.servers import TargetSection
 from binlake.errors import Permanent, Transient
+from binlake.spark_jobs.commands.table import set_aside
 from binlake.target import apply_window
-from binlake.target.commands.setaside import set_aside
 from binlake.target.session.session import StopFlag
 
 pytestmark = pytest.mark.mariadb

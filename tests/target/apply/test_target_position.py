@@ -17,9 +17,9 @@ from binlake.cli import run as main
 from binlake.config.model import LakeSection, Replication
 from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, TargetRefused, TargetUnavailable
+from binlake.spark_jobs.commands.table import set_aside
 from binlake.target import Checkpoint, read_checkpoint, read_checkpoint_ts, read_open_window, read_position
 from binlake.target.apply.position import read_tables_aside
-from binlake.target.commands.setaside import set_aside
 
 pytestmark = pytest.mark.mariadb
 

@@ -11,9 +11,9 @@ from support.windows import CLUSTER, NAME, Window, apply, at, target_of
 
 from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict
+from binlake.spark_jobs.commands.table import set_aside
 from binlake.target import Checkpoint, TargetSession, read_position
 from binlake.target.apply.position import choose_forms
-from binlake.target.commands.setaside import set_aside
 from binlake.target.session.tables import create_tables
 
 SECOND = 1000 << 18

@@ -19,12 +19,12 @@ from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import LandedDdl
 from binlake.errors import CheckpointConflict, Drift, TargetRefused, Transient
 from binlake.rows.schema.state import DdlSide
+from binlake.spark_jobs.commands.table import set_aside
 from binlake.statements.batch import parse_statement_table
 from binlake.target import ExpectedState, SegmentPlan, TargetSession
 from binlake.target.apply.position import read_position
 from binlake.target.apply.settled import SettledTarget
 from binlake.target.claim.checkpoint import read_aside
-from binlake.target.commands.setaside import set_aside
 from binlake.target.definitions.definitions import read_definitions
 from binlake.window.cuts import build_refusing_batch
 

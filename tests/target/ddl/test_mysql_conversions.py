@@ -16,7 +16,7 @@ from support.windows import target_of
 from binlake.dialect import DdlText, find_target_collation, map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.codec.casts import CastMoment, UnknownCast, cast_text
-from binlake.rows.codec.numbers import as_float32
+from binlake.rows.codec.datum import as_float32
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.job import SourceSession

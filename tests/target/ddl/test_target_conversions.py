@@ -17,7 +17,7 @@ from support.windows import Window, apply, apply_in_child, at, signal_me
 from binlake.config.servers import TargetSection
 from binlake.dialect import DdlText, find_target_collation, map_ddl
 from binlake.errors import TargetRefused
-from binlake.rows.codec.numbers import as_float32
+from binlake.rows.codec.datum import as_float32
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.job import SourceSession

@@ -13,7 +13,7 @@ from binlake.errors import SourceUnavailable
 from binlake.pump_service.statusport import StatusJobs, format_go_json
 from binlake.rows.codec import decode_transaction
 from binlake.rows.schema import DdlJob, SchemaState
-from binlake.testkit.workload.output import build_state_lines
+from binlake.testkit.workload.command import build_state_lines
 from binlake.testkit.workload.runner import Runner
 from binlake.testkit.workload.source import LiveTransactions
 from binlake.testkit.workload.spec import Spec

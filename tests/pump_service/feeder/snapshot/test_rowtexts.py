@@ -14,8 +14,7 @@ from support.snapshots import images, opened, reader_of
 
 from binlake.mysqlbinlog.tablerows.rowtexts import RowWriter, build_row_text_writer
 from binlake.pump_service.feeder.server import Link, ask
-from binlake.rows.codec.datum import write_uint
-from binlake.rows.codec.numbers import write_decimal
+from binlake.rows.codec.datum import write_decimal, write_uint
 from binlake.rows.codec.temporal import pack_moment
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t

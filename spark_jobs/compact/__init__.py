@@ -1,1 +1,0 @@
-"""The stage compact: net changes."""

@@ -1,1 +1,0 @@
-"""The stage convert: SQL for the target."""

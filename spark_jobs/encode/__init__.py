@@ -1,1 +1,0 @@
-"""encode: turns row changes into messages of a feed."""

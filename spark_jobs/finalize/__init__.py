@@ -1,1 +1,0 @@
-"""The stage finalize: applies the window to the target."""

@@ -1,1 +1,0 @@
-"""The stage merge: decodes, filters and routes payloads."""

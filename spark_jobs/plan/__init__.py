@@ -1,1 +1,0 @@
-"""The stage plan: proposes the next window."""

@@ -1,1 +1,0 @@
-"""publish: sends the messages of a feed to its sink."""

@@ -1,0 +1,1 @@
+"""The stages of a window, one file each: `run(context, bounds) -> StageResult`. They do not import one another."""
