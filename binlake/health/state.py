@@ -130,7 +130,8 @@ def _find_dag_problems(name: str, dags: Mapping[str, DagFacts], now_ms: int) -> 
             problems.append(Problem("attention", text, None, dag.active[0], unpause))
         elif dag.alive_ms is not None and now_ms - dag.alive_ms > _LIFELESS_MS:
             text = f"run {dag.active[0]} is active but nobody works on it: are Airflow's scheduler and workers alive?"
-            problems.append(Problem(_choose_state(kind), text, dag.alive_ms, dag.active[0], CHECK_SCHEDULER))
+            state = "standing" if kind == SYNC else "attention"
+            problems.append(Problem(state, text, dag.alive_ms, dag.active[0], CHECK_SCHEDULER))
         elif kind == SYNC and dag.due_ms is not None and not dag.active and now_ms - dag.due_ms > _LATE_MS:
             text = "a run is due but none has started: is the scheduler alive?"
             problems.append(Problem("standing", text, dag.due_ms, remedy=CHECK_SCHEDULER))
@@ -139,10 +140,6 @@ def _find_dag_problems(name: str, dags: Mapping[str, DagFacts], now_ms: int) -> 
 
 def _name_dag(name: str, kind: str) -> str:
     return name if kind == SYNC else f"{name}.{kind}"
-
-
-def _choose_state(kind: str) -> str:
-    return "standing" if kind == SYNC else "attention"
 
 
 def _find_scheduler_problems(around: Surroundings, now_ms: int) -> list[Problem]:

@@ -60,24 +60,6 @@ class Orchestration:
     find_spark: FindAddresses = _know_no_address
 
 
-def read_health(
-    replication: Replication, log: WindowLog, orchestration: Orchestration
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The replication's status with its health, and the registry's nodes (as `build_nodes_view`)."""
-    now_ms, nodes = time.time_ns() // 1_000_000, build_nodes_view(replication)
-    hearing = hear_sources(replication, nodes["tidb"])
-    # How far a commit_ts is behind is a question to the clock that gave it; what Binlake recorded has this one's times.
-    source_ms = now_ms + nodes["skew_ms"]
-    status = build_status_view(replication, log, source_ms, hearing)
-    feeds = build_feeds_view(replication, log, source_ms, hearing)
-    status["sinks"] |= {name_feed_sink(feed["name"]): feed["position"] for feed in feeds}
-    reach = build_reach_view(replication, orchestration.find_spark)
-    around = Surroundings(orchestration.dags, reach, nodes, hearing, orchestration.scheduler)
-    health = build_health_view(replication, log, status, around, now_ms, feeds)
-    source = build_sources_view(hearing, now_ms)
-    return {**status, **health, "source": source, "feeds": feeds, "skew_ms": nodes["skew_ms"]}, nodes
-
-
 Ask = Callable[[Replication], Orchestration]
 
 
@@ -196,3 +178,21 @@ def _build_unknown_row(path: Path, name: str, text: str) -> Row:
         "name": name, "file": str(path), "state": UNKNOWN, "problems": [problem.to_dict()], "landed": None, "sinks": {},
         "feeds": [], "source": None, "orchestration": UNKNOWN,
     }  # fmt: skip
+
+
+def read_health(
+    replication: Replication, log: WindowLog, orchestration: Orchestration
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The replication's status with its health, and the registry's nodes (as `build_nodes_view`)."""
+    now_ms, nodes = time.time_ns() // 1_000_000, build_nodes_view(replication)
+    hearing = hear_sources(replication, nodes["tidb"])
+    # How far a commit_ts is behind is a question to the clock that gave it; what Binlake recorded has this one's times.
+    source_ms = now_ms + nodes["skew_ms"]
+    status = build_status_view(replication, log, source_ms, hearing)
+    feeds = build_feeds_view(replication, log, source_ms, hearing)
+    status["sinks"] |= {name_feed_sink(feed["name"]): feed["position"] for feed in feeds}
+    reach = build_reach_view(replication, orchestration.find_spark)
+    around = Surroundings(orchestration.dags, reach, nodes, hearing, orchestration.scheduler)
+    health = build_health_view(replication, log, status, around, now_ms, feeds)
+    source = build_sources_view(hearing, now_ms)
+    return {**status, **health, "source": source, "feeds": feeds, "skew_ms": nodes["skew_ms"]}, nodes

@@ -61,97 +61,6 @@ _LARGE = t.BLOBS | {t.JSON}
 Numbers = npt.NDArray[np.int64]
 
 
-class KeyOrder:
-    """Compares keys of one table: two ranks compare like the keys in the index."""
-
-    def __init__(self, ranks: Sequence[Rank]) -> None:
-        self._ranks = tuple(ranks)
-
-    @classmethod
-    def of(cls, table: TableDef, dialect: Dialect) -> KeyOrder | None:
-        """The order of the table's key; None without a key, or if only the server knows the order."""
-        identity = table.find_identity()
-        if identity.kind == "row":
-            return None
-        candidates = [
-            _choose_rank(column, dialect)
-            for name in identity.columns
-            if (column := table.find_column(name)) is not None
-        ]
-        ranks = [rank for rank in candidates if rank is not None]
-        return cls(ranks) if len(ranks) == len(identity.columns) else None
-
-    def compute_rank(self, key: Sequence[str]) -> tuple[Any, ...]:
-        """The value by which `key` is compared."""
-        return tuple(rank(text) for rank, text in zip(self._ranks, key, strict=True))
-
-
-def _choose_rank(column: ColumnInfo, dialect: Dialect) -> Rank | None:
-    if column.tp in t.INTEGERS or column.tp == t.YEAR:
-        return int
-    if column.tp == t.NEWDECIMAL:
-        return Decimal
-    # These texts have equal widths, and upper-case hex sorts like its bytes.
-    if column.tp in t.DATES | t.MOMENTS or (column.is_binary and column.tp not in (t.BIT, *t.BLOBS)):
-        return str
-    if column.tp in t.STRINGS - t.BLOBS:
-        return _choose_text_rank(column, find_target_collation(column.collate, dialect))
-    return None
-
-
-def _choose_text_rank(column: ColumnInfo, collation: str) -> Rank | None:
-    if collation in _NO_PAD:
-        return str
-    # Texts are compared as if padded with blanks, so `a` followed by a tab sorts before `a`.
-    width = max(column.flen, 1)
-    return (lambda text: text.ljust(width)) if collation in _BY_CODE_POINT else None
-
-
-def render_hash_sql(columns: Sequence[ColumnInfo]) -> str:
-    """The SQL of a row's hash over `columns`: an unsigned 64-bit number."""
-    row = ",".join(_render_part_sql(column) for column in columns)
-    return f"CAST(CONV(LEFT(SHA2(CONCAT({row}),256),16),16,10) AS UNSIGNED)"
-
-
-def build_fold(column: ColumnInfo) -> Callable[[str | None], str | None]:
-    """A function whose results are equal for canonical texts that docs/understand/equality.md calls equal."""
-    # The lake's text of a binary value already has that page's form.
-    return (lambda text: text) if column.is_binary else build_canonical_converter(column.type_name)
-
-
-def hash_texts(columns: Sequence[ColumnInfo], texts: Texts) -> Hashes:
-    """The value of `render_hash_sql` for each row of `texts`."""
-    parts = [_encode_part(column, texts[column.name]) for column in columns]
-    rows = pc.binary_join_element_wise(*parts, pa.scalar("", pa.large_string())).cast(pa.large_binary())
-    sha256 = hashlib.sha256
-    numbers = (int.from_bytes(sha256(row, usedforsecurity=False).digest()[:8], "big") for row in rows.to_pylist())
-    return np.fromiter(numbers, np.uint64, len(rows))
-
-
-def _render_part_sql(column: ColumnInfo) -> str:
-    if column.tp in _LARGE:
-        return f"IFNULL(SHA2({render_column_sql(column)},256),'-')"
-    text = f"HEX({quote_name(column.name)})" if is_bytes(column) else render_text_sql(column)
-    return f"IFNULL(CONCAT(LENGTH({text}),':',{text}),'-')"
-
-
-def _encode_part(column: ColumnInfo, texts: Sequence[str | None]) -> Any:
-    if column.tp in _LARGE:
-        return pa.array([_hash_large(column, text) for text in texts], pa.large_string())
-    if column.tp == t.FLOAT:
-        texts = [None if text is None else format_double(as_float32(text)) for text in texts]
-    values = pa.array(texts, pa.large_string())
-    sizes = pc.binary_length(values).cast(pa.large_string())
-    return pc.fill_null(pc.binary_join_element_wise(sizes, values, pa.scalar(":", pa.large_string())), "-")
-
-
-def _hash_large(column: ColumnInfo, text: str | None) -> str:
-    if text is None:
-        return "-"
-    data = bytes.fromhex(text) if column.is_binary else text.encode()
-    return hashlib.sha256(data, usedforsecurity=False).hexdigest()
-
-
 @dataclass(frozen=True)
 class Cuts:
     """`uppers`: the last key of each range except the last, open one; or `buckets` > 0: the number of hash chunks."""
@@ -271,3 +180,94 @@ def render_after_key(columns: Sequence[ColumnInfo], key: Key) -> str:
 
 def _render_literal(column: ColumnInfo, text: str) -> str:
     return format_value_literal(text, choose_literal_kind(column))
+
+
+class KeyOrder:
+    """Compares keys of one table: two ranks compare like the keys in the index."""
+
+    def __init__(self, ranks: Sequence[Rank]) -> None:
+        self._ranks = tuple(ranks)
+
+    @classmethod
+    def of(cls, table: TableDef, dialect: Dialect) -> KeyOrder | None:
+        """The order of the table's key; None without a key, or if only the server knows the order."""
+        identity = table.find_identity()
+        if identity.kind == "row":
+            return None
+        candidates = [
+            _choose_rank(column, dialect)
+            for name in identity.columns
+            if (column := table.find_column(name)) is not None
+        ]
+        ranks = [rank for rank in candidates if rank is not None]
+        return cls(ranks) if len(ranks) == len(identity.columns) else None
+
+    def compute_rank(self, key: Sequence[str]) -> tuple[Any, ...]:
+        """The value by which `key` is compared."""
+        return tuple(rank(text) for rank, text in zip(self._ranks, key, strict=True))
+
+
+def _choose_rank(column: ColumnInfo, dialect: Dialect) -> Rank | None:
+    if column.tp in t.INTEGERS or column.tp == t.YEAR:
+        return int
+    if column.tp == t.NEWDECIMAL:
+        return Decimal
+    # These texts have equal widths, and upper-case hex sorts like its bytes.
+    if column.tp in t.DATES | t.MOMENTS or (column.is_binary and column.tp not in (t.BIT, *t.BLOBS)):
+        return str
+    if column.tp in t.STRINGS - t.BLOBS:
+        return _choose_text_rank(column, find_target_collation(column.collate, dialect))
+    return None
+
+
+def _choose_text_rank(column: ColumnInfo, collation: str) -> Rank | None:
+    if collation in _NO_PAD:
+        return str
+    # Texts are compared as if padded with blanks, so `a` followed by a tab sorts before `a`.
+    width = max(column.flen, 1)
+    return (lambda text: text.ljust(width)) if collation in _BY_CODE_POINT else None
+
+
+def render_hash_sql(columns: Sequence[ColumnInfo]) -> str:
+    """The SQL of a row's hash over `columns`: an unsigned 64-bit number."""
+    row = ",".join(_render_part_sql(column) for column in columns)
+    return f"CAST(CONV(LEFT(SHA2(CONCAT({row}),256),16),16,10) AS UNSIGNED)"
+
+
+def build_fold(column: ColumnInfo) -> Callable[[str | None], str | None]:
+    """A function whose results are equal for canonical texts that docs/understand/equality.md calls equal."""
+    # The lake's text of a binary value already has that page's form.
+    return (lambda text: text) if column.is_binary else build_canonical_converter(column.type_name)
+
+
+def hash_texts(columns: Sequence[ColumnInfo], texts: Texts) -> Hashes:
+    """The value of `render_hash_sql` for each row of `texts`."""
+    parts = [_encode_part(column, texts[column.name]) for column in columns]
+    rows = pc.binary_join_element_wise(*parts, pa.scalar("", pa.large_string())).cast(pa.large_binary())
+    sha256 = hashlib.sha256
+    numbers = (int.from_bytes(sha256(row, usedforsecurity=False).digest()[:8], "big") for row in rows.to_pylist())
+    return np.fromiter(numbers, np.uint64, len(rows))
+
+
+def _render_part_sql(column: ColumnInfo) -> str:
+    if column.tp in _LARGE:
+        return f"IFNULL(SHA2({render_column_sql(column)},256),'-')"
+    text = f"HEX({quote_name(column.name)})" if is_bytes(column) else render_text_sql(column)
+    return f"IFNULL(CONCAT(LENGTH({text}),':',{text}),'-')"
+
+
+def _encode_part(column: ColumnInfo, texts: Sequence[str | None]) -> Any:
+    if column.tp in _LARGE:
+        return pa.array([_hash_large(column, text) for text in texts], pa.large_string())
+    if column.tp == t.FLOAT:
+        texts = [None if text is None else format_double(as_float32(text)) for text in texts]
+    values = pa.array(texts, pa.large_string())
+    sizes = pc.binary_length(values).cast(pa.large_string())
+    return pc.fill_null(pc.binary_join_element_wise(sizes, values, pa.scalar(":", pa.large_string())), "-")
+
+
+def _hash_large(column: ColumnInfo, text: str | None) -> str:
+    if text is None:
+        return "-"
+    data = bytes.fromhex(text) if column.is_binary else text.encode()
+    return hashlib.sha256(data, usedforsecurity=False).hexdigest()

@@ -41,24 +41,6 @@ Keys = Mapping[Name, Sequence[AnyKey]]
 """Keys (texts of the identity at the checkpoint) by table of the target."""
 
 
-def require_no_own_columns(session: TargetSession, tables: Iterable[TableDef], dialect: Dialect) -> None:
-    """Raises Drift for a table with columns that are not in `tables`: whole rows would reset them to defaults."""
-    known = {(table.db, table.name): {fold_name(column.name) for column in table.columns} for table in tables}
-    actual = read_definitions(session, known, dialect)
-    for name, definition in actual.tables.items():
-        own = sorted(
-            {column.name for column in definition.columns if fold_name(column.name) not in known[name]}
-            if definition
-            else ()
-        )
-        if own:
-            raise Drift(
-                f"the table has columns of its own, whose values whole rows would overwrite: {', '.join(own)}",
-                where={"table": ".".join(name), "target": session.place},
-                hint="repair its rows by hand, column by column; name the other tables to repair those",
-            )
-
-
 @dataclass
 class Repaired:
     """The result of a repair at checkpoint `commit_ts`.
@@ -184,3 +166,21 @@ def group_keys_by_table(differences: Sequence[Difference], tables: Sequence[Veri
 def _split_keys(keys: Sequence[AnyKey]) -> Iterator[Sequence[AnyKey]]:
     for start in range(0, len(keys), KEYS_AT_ONCE):
         yield keys[start : start + KEYS_AT_ONCE]
+
+
+def require_no_own_columns(session: TargetSession, tables: Iterable[TableDef], dialect: Dialect) -> None:
+    """Raises Drift for a table with columns that are not in `tables`: whole rows would reset them to defaults."""
+    known = {(table.db, table.name): {fold_name(column.name) for column in table.columns} for table in tables}
+    actual = read_definitions(session, known, dialect)
+    for name, definition in actual.tables.items():
+        own = sorted(
+            {column.name for column in definition.columns if fold_name(column.name) not in known[name]}
+            if definition
+            else ()
+        )
+        if own:
+            raise Drift(
+                f"the table has columns of its own, whose values whole rows would overwrite: {', '.join(own)}",
+                where={"table": ".".join(name), "target": session.place},
+                hint="repair its rows by hand, column by column; name the other tables to repair those",
+            )

@@ -51,6 +51,81 @@ MOST_CHANGES = 500_000
 _SHOWN = 5
 
 
+def rollback_target(
+    replication: Replication, lo: int, hi: int, settled: SettledTarget, *, force: bool
+) -> tuple[Rollback, int]:
+    """Undo (lo, hi] on the held target. Returns the plan and the number of rows changed."""
+    target = replication.require_sql_target()
+    ts = settled.read_checkpoint().commit_ts
+    plan = _plan_rollback(replication, lo, hi, ts, "target", force)
+    batches = _build_undo_batches(plan.tables, settled.session, target.db_type, target.batch_rows, force=force)
+    return plan, settled.apply(batches, ts, consistent=False)
+
+
+def rollback_source(replication: Replication, lo: int, hi: int, *, force: bool) -> tuple[Rollback, int]:
+    """Undo (lo, hi] at the source, by a transaction that is replicated like any other.
+
+    Returns the plan and the number of rows changed.
+    """
+    known = Audit(LakePaths.of(replication), Rules.of(replication)).read_merged_range()[1]
+    plan = _plan_rollback(replication, lo, hi, known, "source", force)
+    source = require_source_server(replication)
+    with closing(TargetSession(source)) as probe:
+        dialect = read_dialect(probe)
+    with closing(TargetSession(source.model_copy(update={"db_type": dialect}))) as session:
+        session.begin()
+        batches = _build_undo_batches(plan.tables, session, dialect, source.batch_rows, force=force, lock=True)
+        with PresenceChecks() as presence:
+            for batch in batches:
+                run_batch(session, batch)
+                presence.expect(batch)
+            for checks in presence.group_checks(session.fetch_max_packet()):
+                require_present(session, checks)
+        # If the COMMIT's answer is lost, it is not retried: running the command again checks the rows again.
+        session.commit()
+    return plan, sum(batch.rows for batch in batches)
+
+
+def rollback_file(
+    replication: Replication, lo: int, hi: int, path: Path, ts: int, *, force: bool
+) -> tuple[Rollback, int]:
+    """Write the undo of (lo, hi] on the target at checkpoint `ts` to the file `path`. Changes nothing."""
+    target = replication.require_sql_target()
+    plan = _plan_rollback(replication, lo, hi, ts, "target", force)
+    with closing(TargetSession(target)) as session:
+        batches = _build_undo_batches(plan.tables, session, target.db_type, target.batch_rows, force=force)
+    FixFile(replication.name, ts, tuple(batches), "rollback").write(path)
+    return plan, sum(batch.rows for batch in batches)
+
+
+def read_dialect(session: TargetSession) -> Dialect:
+    """The dialect of the session's server, by its version."""
+    version = str(session.fetch_rows("SELECT VERSION()")[0][0]).lower()
+    if "tidb" in version:
+        return "tidb"
+    return "mariadb" if "mariadb" in version else "mysql"
+
+
+def _plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: str, force: bool) -> Rollback:
+    plan = plan_rollback(replication, lo, hi, known, "source" if side == "source" else "target")
+    if not force:
+        require_no_later_changes(plan)
+    return plan
+
+
+def _build_undo_batches(
+    tables: Sequence[TableUndo], session: TargetSession, dialect: Dialect, rows: int, *, force: bool, lock: bool = False
+) -> list[StatementBatch]:
+    differences: list[Difference] = []
+    require_no_own_columns(session, [undo.table for undo in tables], dialect)
+    for undo in tables:
+        name = (undo.table.db, undo.table.name)
+        current = SqlTable(session, ChunkPlan(undo.table, dialect, Cuts()), [name], lock=lock)
+        differences += find_differences_to_undo(undo, current, force=force)
+    limits = BatchLimits.of(rows, session.fetch_max_packet())
+    return build_fix_batches([undo.table for undo in tables], differences, dialect, limits)
+
+
 @dataclass(frozen=True)
 class TableUndo:
     """The changes to undo in one table, whose current definition is `table` (with that side's name)."""
@@ -214,78 +289,3 @@ def _require_no_row_filters(replication: Replication) -> None:
             f"with {hidden[0]} the lake does not have every change of a row, so none can be undone",
             hint="undo it at the source by other means; `binlake audit` shows what the lake has",
         )
-
-
-def rollback_target(
-    replication: Replication, lo: int, hi: int, settled: SettledTarget, *, force: bool
-) -> tuple[Rollback, int]:
-    """Undo (lo, hi] on the held target. Returns the plan and the number of rows changed."""
-    target = replication.require_sql_target()
-    ts = settled.read_checkpoint().commit_ts
-    plan = _plan_rollback(replication, lo, hi, ts, "target", force)
-    batches = _build_undo_batches(plan.tables, settled.session, target.db_type, target.batch_rows, force=force)
-    return plan, settled.apply(batches, ts, consistent=False)
-
-
-def rollback_source(replication: Replication, lo: int, hi: int, *, force: bool) -> tuple[Rollback, int]:
-    """Undo (lo, hi] at the source, by a transaction that is replicated like any other.
-
-    Returns the plan and the number of rows changed.
-    """
-    known = Audit(LakePaths.of(replication), Rules.of(replication)).read_merged_range()[1]
-    plan = _plan_rollback(replication, lo, hi, known, "source", force)
-    source = require_source_server(replication)
-    with closing(TargetSession(source)) as probe:
-        dialect = read_dialect(probe)
-    with closing(TargetSession(source.model_copy(update={"db_type": dialect}))) as session:
-        session.begin()
-        batches = _build_undo_batches(plan.tables, session, dialect, source.batch_rows, force=force, lock=True)
-        with PresenceChecks() as presence:
-            for batch in batches:
-                run_batch(session, batch)
-                presence.expect(batch)
-            for checks in presence.group_checks(session.fetch_max_packet()):
-                require_present(session, checks)
-        # If the COMMIT's answer is lost, it is not retried: running the command again checks the rows again.
-        session.commit()
-    return plan, sum(batch.rows for batch in batches)
-
-
-def rollback_file(
-    replication: Replication, lo: int, hi: int, path: Path, ts: int, *, force: bool
-) -> tuple[Rollback, int]:
-    """Write the undo of (lo, hi] on the target at checkpoint `ts` to the file `path`. Changes nothing."""
-    target = replication.require_sql_target()
-    plan = _plan_rollback(replication, lo, hi, ts, "target", force)
-    with closing(TargetSession(target)) as session:
-        batches = _build_undo_batches(plan.tables, session, target.db_type, target.batch_rows, force=force)
-    FixFile(replication.name, ts, tuple(batches), "rollback").write(path)
-    return plan, sum(batch.rows for batch in batches)
-
-
-def read_dialect(session: TargetSession) -> Dialect:
-    """The dialect of the session's server, by its version."""
-    version = str(session.fetch_rows("SELECT VERSION()")[0][0]).lower()
-    if "tidb" in version:
-        return "tidb"
-    return "mariadb" if "mariadb" in version else "mysql"
-
-
-def _plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: str, force: bool) -> Rollback:
-    plan = plan_rollback(replication, lo, hi, known, "source" if side == "source" else "target")
-    if not force:
-        require_no_later_changes(plan)
-    return plan
-
-
-def _build_undo_batches(
-    tables: Sequence[TableUndo], session: TargetSession, dialect: Dialect, rows: int, *, force: bool, lock: bool = False
-) -> list[StatementBatch]:
-    differences: list[Difference] = []
-    require_no_own_columns(session, [undo.table for undo in tables], dialect)
-    for undo in tables:
-        name = (undo.table.db, undo.table.name)
-        current = SqlTable(session, ChunkPlan(undo.table, dialect, Cuts()), [name], lock=lock)
-        differences += find_differences_to_undo(undo, current, force=force)
-    limits = BatchLimits.of(rows, session.fetch_max_packet())
-    return build_fix_batches([undo.table for undo in tables], differences, dialect, limits)

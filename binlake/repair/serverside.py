@@ -17,7 +17,6 @@ from binlake.config.servers import TargetSection
 from binlake.errors import ConfigError, Transient
 from binlake.repair.chunks import AnyKey, ChunkPlan, Cuts, Key, KeyOrder, render_after_key
 from binlake.repair.differences import Row
-from binlake.rows.schema import ColumnInfo
 from binlake.statements.conditions import TERMS_A_STATEMENT, format_image_condition, format_keys_condition
 from binlake.statements.literal import (
     build_text_reader,
@@ -187,7 +186,10 @@ class SqlTable:
         names = [quote_name(column.name) for column in self.plan.key]
         most = _KEYS_A_QUERY if len(names) == 1 else TERMS_A_STATEMENT
         for start in range(0, len(keys), most):
-            literals = list(map(self._render_key_literals, keys[start : start + most]))
+            literals = [
+                [format_match(text, column) for column, text in zip(self.plan.key, key, strict=True)]
+                for key in keys[start : start + most]
+            ]
             rows += self._read(format_keys_condition(names, literals), self._lock)
         return rows
 
@@ -216,16 +218,9 @@ class SqlTable:
     def _count_rows(self) -> int:
         return sum(int(self._session.fetch_rows(f"SELECT COUNT(*) FROM {name}")[0][0]) for name in self._names)
 
-    def _render_key_literals(self, key: AnyKey) -> list[str]:
-        return [_render_literal(column, text) for column, text in zip(self.plan.key, key, strict=True)]
-
     def _render_image_condition(self, key: AnyKey) -> str:
         pairs = zip(key, self.plan.key, strict=True)
         return " AND ".join(format_image_condition(text, column, self.plan.dialect) for text, column in pairs)
-
-
-def _render_literal(column: ColumnInfo, text: str | None) -> str:
-    return format_match(text, column)
 
 
 def _build_digest(rows: Any, total: Any) -> Digest:

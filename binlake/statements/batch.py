@@ -60,6 +60,8 @@ class Phase(IntEnum):
 
 
 PHASES = (Phase.KEEP, Phase.DELETE, Phase.WRITE, Phase.RESTORE)
+
+
 """The order in which the batches of a segment are applied, with a barrier between the phases."""
 
 

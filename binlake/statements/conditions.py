@@ -86,7 +86,10 @@ class KeyConditions:
         self._exact = list(exact) or self._names
         self._literals = [format_match_literals(value, column) for value, column in zip(values, columns, strict=True)]
         self._listed = len(columns) == 1 or (alike and finds_row_values(columns, dialect))
-        texts = append_commas(self._format_tuples()) if self._listed else self._format_terms()
+        if self._listed:
+            texts = append_commas(self._literals[0] if len(self._literals) == 1 else join_tuples(self._literals))
+        else:
+            texts = self._format_terms()
         self._texts = JoinedTexts(texts, "," if self._listed else _OR)
 
     @property
@@ -114,9 +117,6 @@ class KeyConditions:
             return joined
         listed = f"{_format_tuple(self._names)} IN ({joined})"
         return listed if self._exact == self._names else f"{listed} AND {_format_tuple(self._exact)} IN ({joined})"
-
-    def _format_tuples(self) -> Any:
-        return self._literals[0] if len(self._literals) == 1 else join_tuples(self._literals)
 
     def _format_terms(self) -> Any:
         """`(a = 1 AND b = 2) OR ` per row."""

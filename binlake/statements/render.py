@@ -37,35 +37,6 @@ Kind = Literal["delete", "replace", "upsert", "insert"]
 _SHOWN = 200
 
 
-def find_rows_with_error_values(images: Mapping[str, Any], columns: Sequence[ColumnInfo]) -> Any:
-    """A numpy mask of the rows that contain an ENUM's error value; None if no row does."""
-    masks = [
-        np.asarray(pc.fill_null(pc.equal(images[column.name], name_error_value(column.elems)), fill_value=False))
-        for column in columns
-        if has_error_value(column)
-    ]
-    any_mask = np.logical_or.reduce(masks) if masks else np.zeros(1, dtype=bool)
-    return any_mask if any_mask.any() else None
-
-
-def has_error_value(column: ColumnInfo) -> bool:
-    """True if `column` can have the error value of an ENUM."""
-    return column.tp == t.ENUM
-
-
-def render_lenient(sql: str, dialect: Dialect) -> str:
-    """`sql` with a prefix that makes the session lenient for this statement only.
-
-    TiDB stores an ENUM's error value (ordinal 0) if the source's session was lenient. No literal stores it in a strict
-    session (measured on MariaDB 10.11). All other statements stay strict, because there a value that is too long must
-    fail and not be cut.
-    """
-    if dialect == "mariadb":
-        return f"SET STATEMENT sql_mode = '{_MODE}' FOR {sql}"
-    verb, _, rest = sql.partition(" ")
-    return f"{verb} /*+ SET_VAR(sql_mode = '{_MODE}') */ {rest}"
-
-
 class TableStatements:
     """Renders the batches of `table` (its definition after routing, valid at `segment`).
 
@@ -239,6 +210,35 @@ class _Heads:
     def choose_head(self, rows: Any) -> bytes:
         """The beginning for `rows` (a slice or row numbers)."""
         return self._lenient if self._odd is not None and self._odd[rows].any() else self._strict
+
+
+def find_rows_with_error_values(images: Mapping[str, Any], columns: Sequence[ColumnInfo]) -> Any:
+    """A numpy mask of the rows that contain an ENUM's error value; None if no row does."""
+    masks = [
+        np.asarray(pc.fill_null(pc.equal(images[column.name], name_error_value(column.elems)), fill_value=False))
+        for column in columns
+        if has_error_value(column)
+    ]
+    any_mask = np.logical_or.reduce(masks) if masks else np.zeros(1, dtype=bool)
+    return any_mask if any_mask.any() else None
+
+
+def has_error_value(column: ColumnInfo) -> bool:
+    """True if `column` can have the error value of an ENUM."""
+    return column.tp == t.ENUM
+
+
+def render_lenient(sql: str, dialect: Dialect) -> str:
+    """`sql` with a prefix that makes the session lenient for this statement only.
+
+    TiDB stores an ENUM's error value (ordinal 0) if the source's session was lenient. No literal stores it in a strict
+    session (measured on MariaDB 10.11). All other statements stay strict, because there a value that is too long must
+    fail and not be cut.
+    """
+    if dialect == "mariadb":
+        return f"SET STATEMENT sql_mode = '{_MODE}' FOR {sql}"
+    verb, _, rest = sql.partition(" ")
+    return f"{verb} /*+ SET_VAR(sql_mode = '{_MODE}') */ {rest}"
 
 
 def format_copy_prefix(replication: str) -> str:

@@ -77,106 +77,6 @@ _EMPTY_TEXT = re.compile(rb"""[(,]\s*(?:''|"")\s*[,)]""")
 
 
 @dataclass(frozen=True)
-class DumpedRows:
-    """An INSERT of a dump: its text after the table's name, and how many `rows` it has."""
-
-    rest: bytes
-    rows: int
-
-
-def read_inserts(file: Path, stream: BinaryIO, table: str) -> Iterator[DumpedRows]:
-    """The INSERT statements of `file`, in order. All must insert into `table`.
-
-    Raises ConfigError for a file that is cut off, damaged or not a dump, or that needs other session settings.
-    """
-    for text, groups in _cut_statements(file, stream):
-        start = _LEADING.match(text)
-        body = text[start.end() :] if start is not None else text
-        if not body or _PASSED_OVER.match(body):
-            _require_usual_settings(file, text)
-            continue
-        head = _INSERT.match(body)
-        if head is None:
-            raise _build_refused_error(file, "has a statement that is not an INSERT", body)
-        if _read_table_name(head[0]) != table:
-            raise _build_refused_error(file, "has rows of a table other than the one in its name", body)
-        rest = body[head.end() :]
-        yield DumpedRows(rest, groups - (_COLUMNS.match(rest) is not None))
-
-
-def _read_table_name(head: bytes) -> str:
-    name = _NAME.search(head)
-    table = b"" if name is None else name[2] or name[1].replace(b"``", b"`")
-    return table.decode("utf-8", "surrogateescape")
-
-
-def _require_usual_settings(file: Path, text: bytes) -> None:
-    for setting, usual in _SETTINGS:
-        asked = setting.search(text)
-        if asked is not None and not re.fullmatch(usual, asked[1], re.I):
-            raise _build_refused_error(file, "has a session setting that is not supported", text)
-
-
-def _cut_statements(file: Path, stream: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """(text without its semicolon, groups in parentheses) of each statement."""
-    buffer, at, ended, groups = b"", 0, False, 0
-    while True:
-        match = _PLAIN.match(buffer, at) or _COMMENT.match(buffer, at)
-        row = _ROW.match(buffer, at) if match is None else None
-        mark = buffer[at : at + 1]
-        # A match that reaches the end of the block may continue in the next one.
-        if match is not None and (match.end() < len(buffer) or ended):
-            at = match.end()
-        elif row is not None:
-            at, groups = row.end(), groups + 1
-        elif match is None and mark == b";":
-            yield buffer[:at], groups
-            buffer, at, groups = buffer[at + 1 :], 0, 0
-        elif not ended:
-            _require_escapes(file, buffer, at)
-            # Double the buffer each time, because a long string is scanned again from its start.
-            more = _read_block(file, stream, max(_BLOCK, len(buffer)))
-            buffer, ended = buffer + more, not more
-        else:
-            break
-    rest = _LEADING.sub(b"", buffer, count=1)
-    if rest:
-        raise ConfigError(
-            "a data file of the dump is cut off: its last statement does not end",
-            where={"file": file, "from": _shorten(rest)},
-            hint="copy the file again from the dump; whatever was loaded from it is recorded",
-        )
-
-
-def _require_escapes(file: Path, buffer: bytes, at: int) -> None:
-    odd = _ODD_ESCAPE.match(buffer, at)
-    if odd is not None:
-        raise _build_refused_error(
-            file, "has a backslash that begins no known escape", buffer[odd.end() - 2 : odd.end()]
-        )
-
-
-def _build_refused_error(file: Path, why: str, text: bytes) -> ConfigError:
-    return ConfigError(
-        f"a data file of the dump {why}",
-        where={"file": file, "statement": _shorten(text)},
-        hint="give a folder written by mydumper or dumpling, with backslashes escaped, names and texts in UTF-8 and"
-        " times in UTC",
-    )
-
-
-def _shorten(text: bytes) -> str:
-    return redact_sql(text[:80].decode("utf-8", "replace"))
-
-
-def _read_block(file: Path, stream: BinaryIO, size: int) -> bytes:
-    try:
-        return bytes(stream.read(size))
-    except OSError as error:
-        raise build_damaged_file_error(file, error) from error
-
-
-@dataclass(frozen=True)
 class _Names:
     """Maps the names in a definition's text to the target's names."""
 
@@ -370,3 +270,103 @@ def _group_inserts(inserts: Iterator[DumpedRows]) -> Iterator[list[DumpedRows]]:
         size += len(insert.rest)
     if group:
         yield group
+
+
+@dataclass(frozen=True)
+class DumpedRows:
+    """An INSERT of a dump: its text after the table's name, and how many `rows` it has."""
+
+    rest: bytes
+    rows: int
+
+
+def read_inserts(file: Path, stream: BinaryIO, table: str) -> Iterator[DumpedRows]:
+    """The INSERT statements of `file`, in order. All must insert into `table`.
+
+    Raises ConfigError for a file that is cut off, damaged or not a dump, or that needs other session settings.
+    """
+    for text, groups in _cut_statements(file, stream):
+        start = _LEADING.match(text)
+        body = text[start.end() :] if start is not None else text
+        if not body or _PASSED_OVER.match(body):
+            _require_usual_settings(file, text)
+            continue
+        head = _INSERT.match(body)
+        if head is None:
+            raise _build_refused_error(file, "has a statement that is not an INSERT", body)
+        if _read_table_name(head[0]) != table:
+            raise _build_refused_error(file, "has rows of a table other than the one in its name", body)
+        rest = body[head.end() :]
+        yield DumpedRows(rest, groups - (_COLUMNS.match(rest) is not None))
+
+
+def _read_table_name(head: bytes) -> str:
+    name = _NAME.search(head)
+    table = b"" if name is None else name[2] or name[1].replace(b"``", b"`")
+    return table.decode("utf-8", "surrogateescape")
+
+
+def _require_usual_settings(file: Path, text: bytes) -> None:
+    for setting, usual in _SETTINGS:
+        asked = setting.search(text)
+        if asked is not None and not re.fullmatch(usual, asked[1], re.I):
+            raise _build_refused_error(file, "has a session setting that is not supported", text)
+
+
+def _cut_statements(file: Path, stream: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    """(text without its semicolon, groups in parentheses) of each statement."""
+    buffer, at, ended, groups = b"", 0, False, 0
+    while True:
+        match = _PLAIN.match(buffer, at) or _COMMENT.match(buffer, at)
+        row = _ROW.match(buffer, at) if match is None else None
+        mark = buffer[at : at + 1]
+        # A match that reaches the end of the block may continue in the next one.
+        if match is not None and (match.end() < len(buffer) or ended):
+            at = match.end()
+        elif row is not None:
+            at, groups = row.end(), groups + 1
+        elif match is None and mark == b";":
+            yield buffer[:at], groups
+            buffer, at, groups = buffer[at + 1 :], 0, 0
+        elif not ended:
+            _require_escapes(file, buffer, at)
+            # Double the buffer each time, because a long string is scanned again from its start.
+            more = _read_block(file, stream, max(_BLOCK, len(buffer)))
+            buffer, ended = buffer + more, not more
+        else:
+            break
+    rest = _LEADING.sub(b"", buffer, count=1)
+    if rest:
+        raise ConfigError(
+            "a data file of the dump is cut off: its last statement does not end",
+            where={"file": file, "from": _shorten(rest)},
+            hint="copy the file again from the dump; whatever was loaded from it is recorded",
+        )
+
+
+def _require_escapes(file: Path, buffer: bytes, at: int) -> None:
+    odd = _ODD_ESCAPE.match(buffer, at)
+    if odd is not None:
+        raise _build_refused_error(
+            file, "has a backslash that begins no known escape", buffer[odd.end() - 2 : odd.end()]
+        )
+
+
+def _build_refused_error(file: Path, why: str, text: bytes) -> ConfigError:
+    return ConfigError(
+        f"a data file of the dump {why}",
+        where={"file": file, "statement": _shorten(text)},
+        hint="give a folder written by mydumper or dumpling, with backslashes escaped, names and texts in UTF-8 and"
+        " times in UTC",
+    )
+
+
+def _shorten(text: bytes) -> str:
+    return redact_sql(text[:80].decode("utf-8", "replace"))
+
+
+def _read_block(file: Path, stream: BinaryIO, size: int) -> bytes:
+    try:
+        return bytes(stream.read(size))
+    except OSError as error:
+        raise build_damaged_file_error(file, error) from error

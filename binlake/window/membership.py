@@ -19,17 +19,6 @@ FORGOTTEN = "forgotten"
 
 
 @dataclass(frozen=True)
-class RememberedMember:
-    """A pump as the last landed window recorded it. `store_uuid` is empty for an original pump."""
-
-    node_id: str
-    store_uuid: str
-    state: str
-    watermark: int
-    landed_ts: int
-
-
-@dataclass(frozen=True)
 class Probe:
     """A pump's answer about itself. An original pump does not answer, so all values are zero."""
 
@@ -146,3 +135,14 @@ def _build_vanished_member(known: RememberedMember) -> Member:
         return Member(known.node_id, "", "offline", known.watermark, known.store_uuid)
     problem = f"vanished from the registry; last seen {known.state}, landed up to {known.landed_ts}"
     return Member(known.node_id, "", known.state, known.watermark, known.store_uuid, problem)
+
+
+@dataclass(frozen=True)
+class RememberedMember:
+    """A pump as the last landed window recorded it. `store_uuid` is empty for an original pump."""
+
+    node_id: str
+    store_uuid: str
+    state: str
+    watermark: int
+    landed_ts: int

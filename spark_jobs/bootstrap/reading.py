@@ -62,6 +62,74 @@ class BootstrapRange:
     last_ts: int
 
 
+Read: TypeAlias = tuple[BootstrapRange, LoadedRange]
+
+
+class _Stopped(Exception):
+    """The consumer has stopped, so readers stop too."""
+
+
+class Readers:
+    """`source.snapshot.threads` threads that read `ranges`; a context manager, which ends them."""
+
+    def __init__(self, source: SnapshotSource, ranges: BootstrapRanges, version: int, ctx: StageContext) -> None:
+        self._source = source
+        self._ranges = ranges
+        self._version = version
+        self._folder = ctx.paths.locate_table(BINLOG.name)
+        count = ctx.replication.source.snapshot.threads
+        self._ready: queue.Queue[Read | BaseException | None] = queue.Queue(_WAITING * count)
+        self._stopped = threading.Event()
+        self._threads = [threading.Thread(target=self._run, name=f"load-{number}") for number in range(count)]
+
+    def __enter__(self) -> Readers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+    def iterate_results(self) -> Iterator[list[Read]]:
+        """The ranges that have been read, in batches, until all are read. Raises what a reader raised."""
+        running = len(self._threads)
+        while running:
+            items = [self._ready.get()]
+            while not self._ready.empty():
+                items.append(self._ready.get_nowait())
+            read = [item for item in items if isinstance(item, tuple)]
+            if read:
+                yield read
+            for item in items:
+                if isinstance(item, BaseException):
+                    raise item
+            running -= sum(item is None for item in items)
+
+    def _run(self) -> None:
+        try:
+            with self._source.open_session() as link:
+                self._read(link)
+            self._put(None)
+        except _Stopped:
+            return
+        except BaseException as error:  # noqa: BLE001 - carried to iterate_results(), which raises it
+            with suppress(_Stopped):
+                self._put(error)
+
+    def _read(self, link: Link) -> None:
+        while not self._stopped.is_set() and (given := self._ranges.take(link)) is not None:
+            self._put((given, read_range(link, given, self._version, self._folder)))
+
+    def _put(self, item: Read | BaseException | None) -> None:
+        while not self._stopped.is_set():
+            with suppress(queue.Full):
+                self._ready.put(item, timeout=_POLL_S)
+                return
+        raise _Stopped
+
+
 class BootstrapRanges:
     """The ranges of `tables`, without those in `known`, which have been read. Thread-safe.
 
@@ -223,71 +291,3 @@ def _read_transactions(
             value = encode_inserts(version, definition.id, entries, rows)
             yield commit_ts, encode_commit_binlog(commit_ts - 1, commit_ts, b"", value)
             commit_ts += 1
-
-
-Read: TypeAlias = tuple[BootstrapRange, LoadedRange]
-
-
-class _Stopped(Exception):
-    """The consumer has stopped, so readers stop too."""
-
-
-class Readers:
-    """`source.snapshot.threads` threads that read `ranges`; a context manager, which ends them."""
-
-    def __init__(self, source: SnapshotSource, ranges: BootstrapRanges, version: int, ctx: StageContext) -> None:
-        self._source = source
-        self._ranges = ranges
-        self._version = version
-        self._folder = ctx.paths.locate_table(BINLOG.name)
-        count = ctx.replication.source.snapshot.threads
-        self._ready: queue.Queue[Read | BaseException | None] = queue.Queue(_WAITING * count)
-        self._stopped = threading.Event()
-        self._threads = [threading.Thread(target=self._run, name=f"load-{number}") for number in range(count)]
-
-    def __enter__(self) -> Readers:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        for thread in self._threads:
-            thread.join()
-
-    def iterate_results(self) -> Iterator[list[Read]]:
-        """The ranges that have been read, in batches, until all are read. Raises what a reader raised."""
-        running = len(self._threads)
-        while running:
-            items = [self._ready.get()]
-            while not self._ready.empty():
-                items.append(self._ready.get_nowait())
-            read = [item for item in items if isinstance(item, tuple)]
-            if read:
-                yield read
-            for item in items:
-                if isinstance(item, BaseException):
-                    raise item
-            running -= sum(item is None for item in items)
-
-    def _run(self) -> None:
-        try:
-            with self._source.open_session() as link:
-                self._read(link)
-            self._put(None)
-        except _Stopped:
-            return
-        except BaseException as error:  # noqa: BLE001 - carried to iterate_results(), which raises it
-            with suppress(_Stopped):
-                self._put(error)
-
-    def _read(self, link: Link) -> None:
-        while not self._stopped.is_set() and (given := self._ranges.take(link)) is not None:
-            self._put((given, read_range(link, given, self._version, self._folder)))
-
-    def _put(self, item: Read | BaseException | None) -> None:
-        while not self._stopped.is_set():
-            with suppress(queue.Full):
-                self._ready.put(item, timeout=_POLL_S)
-                return
-        raise _Stopped

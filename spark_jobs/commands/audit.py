@@ -25,7 +25,7 @@ from binlake.lake.transactions import LandedTransaction, Passages
 from binlake.lake.windowlog import WindowLog
 from binlake.rules import Rules
 from binlake.spark_jobs.commands.views import ENGINES, create_views, render_history_query, render_table_query
-from binlake.spark_jobs.job.commandline import parse_commit_ts, parse_moment
+from binlake.spark_jobs.job.results import parse_commit_ts, parse_moment
 
 _WHOLE = ("commit_ts", "start_ts")
 

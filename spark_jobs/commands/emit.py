@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import xxhash
 
 from binlake.config.feed import FeedSection
-from binlake.config.model import Replication
 from binlake.errors import ConfigError
 from binlake.extras.changefeed.section import build_section, dump_section_keys
 from binlake.feed.schemaids import SchemaOrder
@@ -41,7 +40,8 @@ def emit(ctx: StageContext, name: str, lo: int, hi: int, to: Destination) -> lis
     """
     whole = _require_landed(ctx, lo, hi)
     feed = build_temporary_feed(ctx.replication.require_feed(name), lo, hi, to)
-    own = replace(ctx, replication=_with_feed(ctx.replication, feed))
+    with_feed = ctx.replication.model_copy(update={"feed": (*ctx.replication.feed, feed)})
+    own = replace(ctx, replication=with_feed)
     order = SchemaOrder(ctx.replication, feed, whole.lo, whole.hi)
     range_ = Bounds(lo, hi)
     results = [encode.run(own, range_, feed.name), publish.run(own, range_, feed.name, order.may_follow)]
@@ -71,10 +71,6 @@ def build_temporary_feed(feed: FeedSection, lo: int, hi: int, to: Destination) -
     return build_section(
         given, "", {**dump_section_keys(feed), "name": name, "start-ts": str(lo), "target-ts": str(hi)}
     )
-
-
-def _with_feed(replication: Replication, feed: FeedSection) -> Replication:
-    return replication.model_copy(update={"feed": (*replication.feed, feed)})
 
 
 def _require_landed(ctx: StageContext, lo: int, hi: int) -> Bounds:

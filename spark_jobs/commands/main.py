@@ -29,17 +29,21 @@ from binlake.config import Replication, load_replication
 from binlake.errors import BinlakeError, LeaseHeld, Permanent, SourceUnavailable
 from binlake.pipeline import BY_NAME, FEED, STOPPED
 from binlake.spark_jobs.commands.recover import recover
-from binlake.spark_jobs.job.commandline import DEFAULT_MASTER, add_job, add_where, parse_commit_ts, parse_start_ts
 from binlake.spark_jobs.job.context import StageContext, build_session_factory
 from binlake.spark_jobs.job.results import (
+    DEFAULT_MASTER,
     MORE,
     STAGE,
     Bounds,
     SparkNeeded,
     StageResult,
+    add_job,
+    add_where,
     append_outcome,
     build_error_outcome,
     build_outcome,
+    parse_commit_ts,
+    parse_start_ts,
     write_outcome,
 )
 from binlake.spark_jobs.job.runner import run_window
@@ -49,66 +53,6 @@ log = structlog.get_logger(__name__)
 
 # Not failures of the windows that are done. The next run meets them with its first window, and waits or recovers.
 _OF_NEXT_RUN = (LeaseHeld, SparkNeeded, SourceUnavailable)
-
-
-@dataclass(frozen=True)
-class WindowPace:
-    """Windows begin for `run_for_s` seconds, at least `every_s` seconds apart."""
-
-    run_for_s: float
-    every_s: float
-
-
-def run_windows(
-    run_one: Callable[[], Sequence[StageResult]],
-    report: Callable[[Sequence[StageResult]], None],
-    pace: WindowPace,
-    *,
-    wait: Callable[[float], bool],
-    clock: Callable[[], float] = time.monotonic,
-) -> Sequence[StageResult]:
-    """Run windows by `run_one` and pass the results of each to `report`; returns those of a first one that stopped.
-
-    `wait` waits so many seconds; it returns True, at once, if the caller wants no more windows. Raises the error of the
-    first window; of a later one, unless the next run handles it better.
-    """
-    until, began = clock() + pace.run_for_s, clock()
-    results = run_one()
-    if results[0].state in STOPPED:
-        return results
-    report(results)
-    while _has_news(results):
-        now = clock()
-        at = max(now, began + pace.every_s)
-        if at >= until:
-            return _end("the time is up")
-        if wait(at - now):
-            return _end("the caller wants no more windows")
-        began = clock()
-        try:
-            results = run_one()
-        except _OF_NEXT_RUN as error:
-            return _end(f"left to the next run: {error}")
-        if results[0].state in STOPPED:
-            return _end(f"the plan is {results[0].state}: {results[0].detail.get('reason', '')}")
-        report(results)
-    return _end("the last window had nothing new, or a feed failed in it")
-
-
-def wait_for_caller(seconds: float) -> bool:
-    """Wait so long; True as soon as the process that started this one closes its input or ends."""
-    return bool(select.select([sys.stdin], [], [], seconds)[0])
-
-
-def _has_news(results: Sequence[StageResult]) -> bool:
-    """Whether a transaction landed, and no feed failed: trying it again at once would notify of it again and again."""
-    landed = sum(result.rows for result in results if result.stage == "land")
-    return landed > 0 and not any(result.state == "failed" for result in results)
-
-
-def _end(reason: str) -> Sequence[StageResult]:
-    log.info("windows_ended", reason=reason)
-    return ()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -251,6 +195,66 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not outcome["ok"]:
         print(f"error: {outcome['error']['message']}", file=sys.stderr)
     return 0 if outcome["ok"] else 1
+
+
+@dataclass(frozen=True)
+class WindowPace:
+    """Windows begin for `run_for_s` seconds, at least `every_s` seconds apart."""
+
+    run_for_s: float
+    every_s: float
+
+
+def run_windows(
+    run_one: Callable[[], Sequence[StageResult]],
+    report: Callable[[Sequence[StageResult]], None],
+    pace: WindowPace,
+    *,
+    wait: Callable[[float], bool],
+    clock: Callable[[], float] = time.monotonic,
+) -> Sequence[StageResult]:
+    """Run windows by `run_one` and pass the results of each to `report`; returns those of a first one that stopped.
+
+    `wait` waits so many seconds; it returns True, at once, if the caller wants no more windows. Raises the error of the
+    first window; of a later one, unless the next run handles it better.
+    """
+    until, began = clock() + pace.run_for_s, clock()
+    results = run_one()
+    if results[0].state in STOPPED:
+        return results
+    report(results)
+    while _has_news(results):
+        now = clock()
+        at = max(now, began + pace.every_s)
+        if at >= until:
+            return _end("the time is up")
+        if wait(at - now):
+            return _end("the caller wants no more windows")
+        began = clock()
+        try:
+            results = run_one()
+        except _OF_NEXT_RUN as error:
+            return _end(f"left to the next run: {error}")
+        if results[0].state in STOPPED:
+            return _end(f"the plan is {results[0].state}: {results[0].detail.get('reason', '')}")
+        report(results)
+    return _end("the last window had nothing new, or a feed failed in it")
+
+
+def wait_for_caller(seconds: float) -> bool:
+    """Wait so long; True as soon as the process that started this one closes its input or ends."""
+    return bool(select.select([sys.stdin], [], [], seconds)[0])
+
+
+def _has_news(results: Sequence[StageResult]) -> bool:
+    """Whether a transaction landed, and no feed failed: trying it again at once would notify of it again and again."""
+    landed = sum(result.rows for result in results if result.stage == "land")
+    return landed > 0 and not any(result.state == "failed" for result in results)
+
+
+def _end(reason: str) -> Sequence[StageResult]:
+    log.info("windows_ended", reason=reason)
+    return ()
 
 
 if __name__ == "__main__":

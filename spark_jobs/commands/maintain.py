@@ -52,10 +52,10 @@ from binlake.pipeline import BY_NAME, list_stages_with_versions, look_up_lock
 from binlake.spark_jobs.engine.engine import Engine
 from binlake.spark_jobs.engine.exchange import OrderedRows, cut_in_order
 from binlake.spark_jobs.engine.rows import FileRows
-from binlake.spark_jobs.job.commandline import add_where
 from binlake.spark_jobs.job.context import Bounds, StageContext, build_context
 from binlake.spark_jobs.job.failures import translate_errors
 from binlake.spark_jobs.job.lake import commit_parts, commit_properties
+from binlake.spark_jobs.job.results import add_where
 from binlake.spark_jobs.tables.sqlwindow import read_target_position
 
 log = structlog.get_logger(__name__)

@@ -18,8 +18,7 @@ from binlake.config import Replication, load_replication
 from binlake.config.servers import RelaySection
 from binlake.errors import CheckpointConflict, ConfigError, LostRange
 from binlake.lake.paths import LakePaths
-from binlake.spark_jobs.job.commandline import add_job, add_where, run_and_report
-from binlake.spark_jobs.job.results import Bounds, StageResult
+from binlake.spark_jobs.job.results import Bounds, StageResult, add_job, add_where, run_and_report
 from binlake.target.recover import (
     RecoverVerdict,
     describe_exceptions,

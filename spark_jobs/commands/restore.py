@@ -25,9 +25,9 @@ from binlake.extras.reparo.settings import DestDb, ReparoSettings
 from binlake.lake.ddls import read_landed_ddls
 from binlake.mysqlbinlog.dumpfolder import Name
 from binlake.pipeline import list_required_stages
-from binlake.spark_jobs.job.commandline import add_job, add_where, parse_moment, run_and_report, show_results
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult, build_context
 from binlake.spark_jobs.job.lineage import Gathered
+from binlake.spark_jobs.job.results import add_job, add_where, parse_moment, run_and_report, show_results
 from binlake.spark_jobs.job.runner import run_sink
 from binlake.spark_jobs.tables.sqlwindow import read_cluster_id, read_target_position
 from binlake.target.base import BaseDump, BaseTask, find_base, load_base

@@ -17,7 +17,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import BY_NAME, FEED, Stage, name_task
 from binlake.spark_jobs.commands.main import add_bounds, add_feed, add_plan, execute
-from binlake.spark_jobs.job.commandline import DEFAULT_MASTER, add_job, add_where, show
+from binlake.spark_jobs.job.results import DEFAULT_MASTER, add_job, add_where, show
 from binlake.window.events import EventRow
 
 _BOUNDS = "--lo 470548480035651584 --hi 470549480035651584"

@@ -29,9 +29,8 @@ from binlake.repair.lakeside import VerifiedTable, list_tables_at
 from binlake.repair.rangerepair import hold_target
 from binlake.repair.repairing import Repaired, apply_file, build_settled_target, group_keys_by_table, repair_keys
 from binlake.repair.verify import Verification, VerifyOptions, verify
-from binlake.spark_jobs.job.commandline import DIFFERENT, PARTIAL, add_job, run_and_report, show_results
 from binlake.spark_jobs.job.lineage import describe_table
-from binlake.spark_jobs.job.results import StageResult
+from binlake.spark_jobs.job.results import DIFFERENT, PARTIAL, StageResult, add_job, run_and_report, show_results
 from binlake.statements import BatchLimits
 from binlake.target.session.session import TargetSession
 from binlake.window.lineage import KnownTable, LineageTable, build_lineage

@@ -69,56 +69,6 @@ _spared = 0
 """Modules that were loaded when objects were last spared."""
 
 
-def name_jobs(session: SparkSession, group: str, description: str) -> None:
-    """Name the next jobs of this thread on Spark's pages: by group and description, or by tag on a Connect server."""
-    if is_remote():
-        # A tag has no spaces or commas; those of this thread only add up.
-        session.clearTags()
-        session.addTag(re.sub(r"[\s,]+", "_", group))
-    else:
-        session.sparkContext.setJobGroup(group, description)
-
-
-@lru_cache(maxsize=1)
-def find_pages(session: SparkSession) -> str:
-    """The address of Spark's own pages; empty if there are none, or if a Connect server does not tell their port."""
-    if not is_remote():
-        return session.sparkContext.uiWebUrl or ""
-    names = ("spark.ui.enabled", "spark.driver.host", "spark.ui.port")
-    enabled, host, port = (session.conf.get(name, "") for name in names)
-    return f"http://{host}:{port}" if enabled == "true" and host and port not in ("", "0") else ""
-
-
-def is_alone(master: str) -> bool:
-    """Whether `master` runs all tasks on this machine."""
-    return master.startswith("local")
-
-
-def start_classic_session(app: str, master: str | None = None, conf: dict[str, str] | None = None) -> SparkSession:
-    """A session in this process. If `master` is None, spark-submit sets it; `conf` overrides the defaults."""
-    require_one_pyspark()
-    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-        os.environ.setdefault(name, sys.executable)
-    builder = SparkSession.builder.appName(app)
-    if master is not None:
-        builder = builder.master(master).config("spark.jars", ",".join(list_delta_jars()))
-        # Added before the user's own options, not in place of them. No row of a window passes through the JVM, so the
-        # optimizing compiler costs as much as all jobs and does not earn it (bench/README.md).
-        java = f"-XX:TieredStopAtLevel=1 {archive_options()}".strip()
-        builder = builder.config("spark.driver.defaultJavaOptions", java)
-        if is_alone(master):
-            # Executors of a cluster call the driver: there Spark's own settings say at which address.
-            os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
-            builder = builder.config("spark.driver.bindAddress", _LOOPBACK)
-            # On other masters the workers' machines need not have this package (see commands/sparkpackage.py).
-            builder = builder.config("spark.python.daemon.module", "binlake.spark_jobs.engine.pyworkers")
-    for key, value in {**CONF, **(conf or {})}.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("WARN")
-    return session
-
-
 @dataclass
 class SparkEngine:
     """Runs tasks as Spark jobs of `session`; `label`: what Spark's pages call them. Counts its `jobs` and `tasks`.
@@ -229,3 +179,53 @@ def _spare_modules() -> None:
         # There is hardly any garbage now: the last task's has just been collected.
         gc.freeze()
         _spared = len(sys.modules)
+
+
+def name_jobs(session: SparkSession, group: str, description: str) -> None:
+    """Name the next jobs of this thread on Spark's pages: by group and description, or by tag on a Connect server."""
+    if is_remote():
+        # A tag has no spaces or commas; those of this thread only add up.
+        session.clearTags()
+        session.addTag(re.sub(r"[\s,]+", "_", group))
+    else:
+        session.sparkContext.setJobGroup(group, description)
+
+
+@lru_cache(maxsize=1)
+def find_pages(session: SparkSession) -> str:
+    """The address of Spark's own pages; empty if there are none, or if a Connect server does not tell their port."""
+    if not is_remote():
+        return session.sparkContext.uiWebUrl or ""
+    names = ("spark.ui.enabled", "spark.driver.host", "spark.ui.port")
+    enabled, host, port = (session.conf.get(name, "") for name in names)
+    return f"http://{host}:{port}" if enabled == "true" and host and port not in ("", "0") else ""
+
+
+def is_alone(master: str) -> bool:
+    """Whether `master` runs all tasks on this machine."""
+    return master.startswith("local")
+
+
+def start_classic_session(app: str, master: str | None = None, conf: dict[str, str] | None = None) -> SparkSession:
+    """A session in this process. If `master` is None, spark-submit sets it; `conf` overrides the defaults."""
+    require_one_pyspark()
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        os.environ.setdefault(name, sys.executable)
+    builder = SparkSession.builder.appName(app)
+    if master is not None:
+        builder = builder.master(master).config("spark.jars", ",".join(list_delta_jars()))
+        # Added before the user's own options, not in place of them. No row of a window passes through the JVM, so the
+        # optimizing compiler costs as much as all jobs and does not earn it (bench/README.md).
+        java = f"-XX:TieredStopAtLevel=1 {archive_options()}".strip()
+        builder = builder.config("spark.driver.defaultJavaOptions", java)
+        if is_alone(master):
+            # Executors of a cluster call the driver: there Spark's own settings say at which address.
+            os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+            builder = builder.config("spark.driver.bindAddress", _LOOPBACK)
+            # On other masters the workers' machines need not have this package (see commands/sparkpackage.py).
+            builder = builder.config("spark.python.daemon.module", "binlake.spark_jobs.engine.pyworkers")
+    for key, value in {**CONF, **(conf or {})}.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("WARN")
+    return session

@@ -168,7 +168,7 @@ class LargeFiles:
         [part] = write_parts(self._folder, BINLOG, self._cut_into_rows(reading, data))
         [rows] = list_written_rows(self._folder, [part], first.size)
         if not reading.envelope.is_plain:
-            whole = _read_payload(rows)
+            whole = b"".join(value.as_buffer() for batch in rows.read([Binlog.PAYLOAD]) for value in batch.column(0))
             delete_file(f"{self._folder}/{part.path}")
             return whole
         landed = Landed.sum_parts(reading.landed)
@@ -248,7 +248,3 @@ def _build_row(pump: str, ts: tuple[int, int], chunk: int, version: int, payload
         Binlog.PAYLOAD: pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(payload)]),
     }
     return pa.table({name: values[name] for name in BINLOG_ARROW.names}, schema=BINLOG_ARROW)
-
-
-def _read_payload(rows: FileRows) -> bytes:
-    return b"".join(value.as_buffer() for batch in rows.read([Binlog.PAYLOAD]) for value in batch.column(0))

@@ -48,53 +48,6 @@ SORTED_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class ExpectedBytes:
-    """About how many `bytes` the pumps have of a window, None if unknown, and the ranges for tasks, without gaps."""
-
-    bytes: int | None
-    ranges: tuple[Bounds, ...]
-
-
-def expect(pull: PumpPull, last: WindowManifest | None, task_bytes: int) -> ExpectedBytes:
-    """Ask the pumps of `pull`; `last`: the last window. Raises SourceUnavailable."""
-    window = Bounds(pull.lo, pull.hi)
-    part_bytes = max(1, task_bytes // max(1, len(pull.pumps)))
-    sizes = [pull.measure_pump(place, part_bytes) for place in range(len(pull.pumps))]
-    known = [size for size in sizes if size is not None]
-    if len(known) < len(sizes) or not known:
-        return _guess(window, last, task_bytes)
-    cuts = max((size.cuts for size in known), key=len)
-    ranges = _divide_at(window, cuts) if len(cuts) >= LEAST_RANGES - 1 else divide(window, LEAST_RANGES)
-    return ExpectedBytes(sum(size.bytes for size in known), tuple(ranges))
-
-
-def _guess(window: Bounds, last: WindowManifest | None, task_bytes: int) -> ExpectedBytes:
-    """As if rows came as densely as in `last`."""
-    if last is None:
-        return ExpectedBytes(None, tuple(divide(window, GUESSED_RANGES)))
-    expected = last.bytes * (window.hi - window.lo) // max(1, last.hi - last.lo)
-    count = min(GUESSED_RANGES, max(LEAST_RANGES, -(-expected // task_bytes)))
-    return ExpectedBytes(expected, tuple(divide(window, count)))
-
-
-def divide(bounds: Bounds, most: int) -> list[Bounds]:
-    """`bounds` as `most` ranges of equal time, fewer if it has fewer commit_ts."""
-    count = min(most, bounds.hi - bounds.lo)
-    return _join([bounds.lo + (bounds.hi - bounds.lo) * number // count for number in range(count + 1)])
-
-
-def _divide_at(bounds: Bounds, cuts: Sequence[int]) -> list[Bounds]:
-    """`bounds` divided at `cuts`, or at some of them if they are too many."""
-    inside = sorted({cut for cut in cuts if bounds.lo < cut < bounds.hi})
-    count = min(MOST_RANGES - 1, len(inside))
-    return _join([bounds.lo, *(inside[len(inside) * number // count] for number in range(count)), bounds.hi])
-
-
-def _join(edges: Sequence[int]) -> list[Bounds]:
-    return [Bounds(*edge) for edge in pairwise(edges)]
-
-
-@dataclass(frozen=True)
 class PulledPart:
     """A part of a pull: all rows with `lo` < commit_ts <= `upto`, and proofs that they are all."""
 
@@ -330,3 +283,50 @@ def _build_table(streams: Sequence[_Stream], upto: int) -> pa.Table:
     log.debug("pulled", batches=len(batches), upto=str(upto))
     rows = sort_rows(pa.Table.from_batches(batches, ARROW_SCHEMA))
     return pa.concat_tables([rows, pa.Table.from_batches(proofs, ARROW_SCHEMA)])
+
+
+@dataclass(frozen=True)
+class ExpectedBytes:
+    """About how many `bytes` the pumps have of a window, None if unknown, and the ranges for tasks, without gaps."""
+
+    bytes: int | None
+    ranges: tuple[Bounds, ...]
+
+
+def expect(pull: PumpPull, last: WindowManifest | None, task_bytes: int) -> ExpectedBytes:
+    """Ask the pumps of `pull`; `last`: the last window. Raises SourceUnavailable."""
+    window = Bounds(pull.lo, pull.hi)
+    part_bytes = max(1, task_bytes // max(1, len(pull.pumps)))
+    sizes = [pull.measure_pump(place, part_bytes) for place in range(len(pull.pumps))]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes) or not known:
+        return _guess(window, last, task_bytes)
+    cuts = max((size.cuts for size in known), key=len)
+    ranges = _divide_at(window, cuts) if len(cuts) >= LEAST_RANGES - 1 else divide(window, LEAST_RANGES)
+    return ExpectedBytes(sum(size.bytes for size in known), tuple(ranges))
+
+
+def _guess(window: Bounds, last: WindowManifest | None, task_bytes: int) -> ExpectedBytes:
+    """As if rows came as densely as in `last`."""
+    if last is None:
+        return ExpectedBytes(None, tuple(divide(window, GUESSED_RANGES)))
+    expected = last.bytes * (window.hi - window.lo) // max(1, last.hi - last.lo)
+    count = min(GUESSED_RANGES, max(LEAST_RANGES, -(-expected // task_bytes)))
+    return ExpectedBytes(expected, tuple(divide(window, count)))
+
+
+def divide(bounds: Bounds, most: int) -> list[Bounds]:
+    """`bounds` as `most` ranges of equal time, fewer if it has fewer commit_ts."""
+    count = min(most, bounds.hi - bounds.lo)
+    return _join([bounds.lo + (bounds.hi - bounds.lo) * number // count for number in range(count + 1)])
+
+
+def _divide_at(bounds: Bounds, cuts: Sequence[int]) -> list[Bounds]:
+    """`bounds` divided at `cuts`, or at some of them if they are too many."""
+    inside = sorted({cut for cut in cuts if bounds.lo < cut < bounds.hi})
+    count = min(MOST_RANGES - 1, len(inside))
+    return _join([bounds.lo, *(inside[len(inside) * number // count] for number in range(count)), bounds.hi])
+
+
+def _join(edges: Sequence[int]) -> list[Bounds]:
+    return [Bounds(*edge) for edge in pairwise(edges)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
@@ -189,15 +189,14 @@ def _derive_window(
             # A stage that runs alone leaves rendering to convert, which could not be given the result.
             renders = engine.fuses and given is not None and following
             renderer = _build_renderer(ctx, window, target, position, derived) if renders else None
-            run = _Run(engine, store)
             if left_out and not holds and earlier is not None:
                 # The open window's rows are derived again where they are needed.
                 rows, written, ahead = earlier.rows, None, None
             elif left_out:
-                written, ahead = _hold(ctx, run, window, net, pinned, blocks), None
+                written, ahead = _hold(ctx, engine, store, window, net, pinned, blocks), None
                 rows = written.fold.count
             else:
-                rows, written, ahead = _write(ctx, run, window, net, pinned, renderer)
+                rows, written, ahead = _write(ctx, engine, store, window, net, pinned, renderer)
     cuts = window.segments.starts
     change = rowhash.compute_digest(written.fold) if left_out and written is not None else ""
     sealed = CompactManifest(
@@ -256,14 +255,6 @@ def _require_as_pinned(pinned: ApplyManifest, sealed: CompactManifest) -> Compac
     return sealed
 
 
-@dataclass(frozen=True)
-class _Run:
-    """Where the window's tasks run, and where they put rows for each other."""
-
-    engine: Engine
-    store: RowStore
-
-
 def _build_renderer(
     ctx: StageContext, window: SinkWindow, target: TargetSection, position: TargetPosition, places: list[SegmentTable]
 ) -> Renderer | None:
@@ -276,7 +267,8 @@ def _build_renderer(
 
 def _write(
     ctx: StageContext,
-    run: _Run,
+    engine: Engine,
+    store: RowStore,
     window: SinkWindow,
     net: WindowNetChange,
     pinned: ApplyManifest | None,
@@ -288,14 +280,14 @@ def _write(
     """
     bounds = window.bounds
     if pinned is not None:
-        there = list_window_rows(ctx.paths, CHANGE, bounds.window, run.engine.task_bytes)
-        digest, rows = compute_rows_digest(run.engine, there, CHANGE.list_column_names())
+        there = list_window_rows(ctx.paths, CHANGE, bounds.window, engine.task_bytes)
+        digest, rows = compute_rows_digest(engine, there, CHANGE.list_column_names())
         if digest == pinned.change:
             return rows, None, None
     folder = ctx.paths.locate_table(CHANGE.name)
-    reduce, groups = net.prepare(run.engine, run.store)
-    write = WriteGroup(reduce, bounds.window, folder, run.engine.build_keeper())
-    written, ahead = write_groups(run.engine, write, groups, renderer, ctx.paths.locate_table(STATEMENT.name))
+    reduce, groups = net.prepare(engine, store)
+    write = WriteGroup(reduce, bounds.window, folder, engine.build_keeper())
+    written, ahead = write_groups(engine, write, groups, renderer, ctx.paths.locate_table(STATEMENT.name))
     written = replace(written, cells=frozenset(net.cells))
     if pinned is not None:
         require_pinned(CHANGE.name, bounds, pinned.change, rowhash.compute_digest(written.fold))
@@ -312,7 +304,8 @@ def _may_be_base(window: SinkWindow, places: list[SegmentTable], merged: Merged,
 
 def _hold(
     ctx: StageContext,
-    run: _Run,
+    engine: Engine,
+    store: RowStore,
     window: SinkWindow,
     net: WindowNetChange,
     pinned: ApplyManifest | None,
@@ -326,8 +319,8 @@ def _hold(
     if blocks is not None:
         held = NetRows.of_blocks(blocks, net.cells)
     else:
-        reduce, groups = net.prepare(run.engine, run.store)
-        held = NetRows.join(run.engine.run(HoldGroup(reduce, bounds.window), groups))
+        reduce, groups = net.prepare(engine, store)
+        held = NetRows.join(engine.run(HoldGroup(reduce, bounds.window), groups))
         held = replace(held, cells=frozenset(net.cells))
     if pinned is not None:
         require_pinned(CHANGE.name, bounds, pinned.change, rowhash.compute_digest(held.fold))

@@ -39,7 +39,6 @@ from binlake.lake.opentable import open_dataset, open_known
 from binlake.lake.tables import build_message_table
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import name_feed_lock, name_feed_sink
-from binlake.rows.schema import TableDef
 from binlake.rows.schema.forms import fold_pair
 from binlake.spark_jobs.engine.exchange import cut_in_order
 from binlake.spark_jobs.job.context import PIECE_BYTES, Bounds, StageContext, StageResult
@@ -65,7 +64,8 @@ def list_versions(ctx: StageContext, feed: FeedSection, window: SinkWindow) -> l
     """
     from_ddl = [version for ddl in window.ddls for version in _derive_ddl_versions(feed, ddl)]
     bounds = window.bounds
-    new = {(version.db, version.table) for version in from_ddl if _is_new(window, version)}
+    names = {(version.db, version.table) for version in from_ddl}
+    new = {name for name in names if window.base.find(*name) is None}
     old = sorted(_read_names(ctx, feed, bounds) - new)
     last, start = find_last_ddls(ctx.paths, old, bounds.lo), _start(ctx, bounds.lo)
     before = [
@@ -86,23 +86,15 @@ def _read_names(ctx: StageContext, feed: FeedSection, bounds: Bounds) -> set[Nam
     return {(name[Message.DB], name[Message.TABLE]) for name in names.to_pylist()}
 
 
-def _is_new(window: SinkWindow, version: TableVersion) -> bool:
-    """True if the table did not exist at the start of the window."""
-    return window.base.find(version.db, version.table) is None
-
-
 def _derive_ddl_versions(feed: FeedSection, ddl: LandedDdl) -> Iterator[TableVersion]:
     query = (ddl.sql or ddl.query) if ddl.opens_segment else ""
-    tables = {(table.db, table.name): table for table in (*ddl.before.tables, *ddl.after.tables) if _is_table(table)}
+    both = (*ddl.before.tables, *ddl.after.tables)
+    tables = {(table.db, table.name): table for table in both if table.kind == "table"}
     for (db, name), table in tables.items():
         if feed.tables.matches(db, name):
             yield TableVersion.of(table, ddl.commit_ts, ddl.since, query, ddl.action)
     if query and ddl.db and not ddl.table and not tables and feed.tables.matches(ddl.db, ""):
         yield TableVersion(ddl.db, "", ddl.commit_ts, ddl.since, query, ddl.action)
-
-
-def _is_table(table: TableDef) -> bool:
-    return table.kind == "table"
 
 
 def _start(ctx: StageContext, lo: int) -> int:

@@ -72,76 +72,6 @@ RowsByPlace = Mapping[SegmentTable, Sequence[Rows]]
 """The net changes of each table and segment of a component, as tasks stored them."""
 
 
-@dataclass(frozen=True)
-class GatheredWindows:
-    """The net changes of consecutive windows in memory: `places`, in order of the windows; `merged`: without rows."""
-
-    merged: MergedWindow
-    places: tuple[tuple[SegmentTable, HeldRows], ...]
-    cells: frozenset[Cell]
-
-    @property
-    def bounds(self) -> Bounds:
-        """From the beginning of the first window to the end of the last one."""
-        return self.merged.bounds
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of Arrow that are held."""
-        return sum(rows.bytes for _, rows in self.places)
-
-    def join(self, following: GatheredWindows) -> GatheredWindows:
-        """These windows and those that follow them."""
-        first, last = self.merged, following.merged
-        merged = MergedWindow(
-            Bounds(first.bounds.lo, last.bounds.hi),
-            Merged.add_up((first.merged, last.merged)),
-            (),
-            (first.schemas[0], last.schemas[1]),
-        )
-        return GatheredWindows(merged, (*self.places, *following.places), self.cells | following.cells)
-
-    def has_cells(self, cells: Iterable[Cell]) -> bool:
-        """Whether the changes are those of `cells`, with the same form of keys: the bounds differ by window."""
-        return self.cells.issuperset(map(_forget_bounds, cells))
-
-
-def gather(ctx: StageContext, given: object) -> GatheredWindows | None:
-    """The window of `given`, to be joined with others; None if it must be applied, or is better applied, alone.
-
-    New rows are only added, which costs no more for each window.
-    """
-    merged, net = unpack(given) if isinstance(given, Compacted | Converted) else (None, None)
-    if merged is None or net is None or net.places is None or ctx.rules.routes:
-        return None
-    total, cells = merged.merged, frozenset(map(_forget_bounds, net.cells))
-    of_window = all((cell.since, cell.until - 1) == (merged.bounds.lo + 1, merged.bounds.hi) for cell in net.cells)
-    if total.ddls or total.base or not of_window or any(cell.identity == _KEYLESS for cell in cells):
-        return None
-    held = [(place, rows) for place, rows in net.places if isinstance(rows, HeldRows)]
-    if len(held) < len(net.places) or _only_adds(merged):
-        return None
-    places = tuple((place, HeldRows(rows.table.select(ROWS.names))) for place, rows in held)
-    return GatheredWindows(replace(merged, rows=()), places, cells)
-
-
-def unpack(given: Given) -> tuple[MergedWindow | None, NetRows | None]:
-    """(the rows, the net changes) of `given`."""
-    if given is None or isinstance(given, MergedWindow):
-        return given, None
-    compacted = given.compacted if isinstance(given, Converted) else given
-    return compacted.merged, compacted.net
-
-
-def _only_adds(merged: MergedWindow) -> bool:
-    ops = (batch.column(0) for rows in merged.rows for batch in rows.read([Mutation.OP]))
-    return all(pc.all(pc.equal(own, "insert")).as_py() for own in ops)
-
-
-def _forget_bounds(cell: Cell) -> Cell:
-    return replace(cell, since=0, until=0)
-
-
 def run(ctx: StageContext, bounds: Bounds, given: Given | GatheredWindows = None) -> StageResult:
     """Bring the mirrors to `bounds.hi`. Raises IncompleteWindow if a window before it is not merged yet.
 
@@ -322,3 +252,73 @@ def _read_rows(component: ComponentPlan, rows: RowsByPlace) -> Iterator[tuple[Se
     for place in sorted(component.tables):
         for part in rows.get(place, ()):
             yield from ((place, pa.Table.from_batches([batch]).cast(ROWS)) for batch in part.read(ROWS.names))
+
+
+@dataclass(frozen=True)
+class GatheredWindows:
+    """The net changes of consecutive windows in memory: `places`, in order of the windows; `merged`: without rows."""
+
+    merged: MergedWindow
+    places: tuple[tuple[SegmentTable, HeldRows], ...]
+    cells: frozenset[Cell]
+
+    @property
+    def bounds(self) -> Bounds:
+        """From the beginning of the first window to the end of the last one."""
+        return self.merged.bounds
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of Arrow that are held."""
+        return sum(rows.bytes for _, rows in self.places)
+
+    def join(self, following: GatheredWindows) -> GatheredWindows:
+        """These windows and those that follow them."""
+        first, last = self.merged, following.merged
+        merged = MergedWindow(
+            Bounds(first.bounds.lo, last.bounds.hi),
+            Merged.add_up((first.merged, last.merged)),
+            (),
+            (first.schemas[0], last.schemas[1]),
+        )
+        return GatheredWindows(merged, (*self.places, *following.places), self.cells | following.cells)
+
+    def has_cells(self, cells: Iterable[Cell]) -> bool:
+        """Whether the changes are those of `cells`, with the same form of keys: the bounds differ by window."""
+        return self.cells.issuperset(map(_forget_bounds, cells))
+
+
+def gather(ctx: StageContext, given: object) -> GatheredWindows | None:
+    """The window of `given`, to be joined with others; None if it must be applied, or is better applied, alone.
+
+    New rows are only added, which costs no more for each window.
+    """
+    merged, net = unpack(given) if isinstance(given, Compacted | Converted) else (None, None)
+    if merged is None or net is None or net.places is None or ctx.rules.routes:
+        return None
+    total, cells = merged.merged, frozenset(map(_forget_bounds, net.cells))
+    of_window = all((cell.since, cell.until - 1) == (merged.bounds.lo + 1, merged.bounds.hi) for cell in net.cells)
+    if total.ddls or total.base or not of_window or any(cell.identity == _KEYLESS for cell in cells):
+        return None
+    held = [(place, rows) for place, rows in net.places if isinstance(rows, HeldRows)]
+    if len(held) < len(net.places) or _only_adds(merged):
+        return None
+    places = tuple((place, HeldRows(rows.table.select(ROWS.names))) for place, rows in held)
+    return GatheredWindows(replace(merged, rows=()), places, cells)
+
+
+def unpack(given: Given) -> tuple[MergedWindow | None, NetRows | None]:
+    """(the rows, the net changes) of `given`."""
+    if given is None or isinstance(given, MergedWindow):
+        return given, None
+    compacted = given.compacted if isinstance(given, Converted) else given
+    return compacted.merged, compacted.net
+
+
+def _only_adds(merged: MergedWindow) -> bool:
+    ops = (batch.column(0) for rows in merged.rows for batch in rows.read([Mutation.OP]))
+    return all(pc.all(pc.equal(own, "insert")).as_py() for own in ops)
+
+
+def _forget_bounds(cell: Cell) -> Cell:
+    return replace(cell, since=0, until=0)

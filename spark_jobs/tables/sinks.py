@@ -61,35 +61,6 @@ _NARROW = (
 )
 
 
-def parse_merged(event: EventRow) -> Merged:
-    """What merge recorded of a window in `event`."""
-    detail = json.loads(event["detail"] or "{}")
-    left_out = detail.get("filtered") or detail.get("skipped_commit_ts")
-    ddls = int(detail.get("ddl", 0)) + int(detail.get("ddl_skipped", 0))
-    return Merged(event["rows"], ddls, not left_out, (format_window_name(event["lo"], event["hi"]),))
-
-
-def build_compact_manifest(ctx: StageContext, event: EventRow, merged: Merged) -> CompactManifest:
-    """The compact manifest of a window, from compact's `event` and from `merged`. Raises DamagedManifest."""
-    detail = json.loads(event["detail"] or "{}")
-    lo, hi = event["lo"], event["hi"]
-    if "ordered" not in detail:
-        where = {"window": format_window_name(lo, hi)}
-        raise DamagedManifest("the event of compact has no manifest", where=where, hint=COMPACT_AGAIN)
-    ddls = read_landed_ddls(ctx.paths, lo, hi) if merged.ddls else []
-    return CompactManifest(
-        replication=ctx.replication.name,
-        sink="sql",
-        lo=lo,
-        hi=hi,
-        ordered=bool(detail["ordered"]),
-        rows=event["rows"],
-        merged=merged,
-        cuts=tuple(ddl.since for ddl in ddls if ddl.opens_segment),
-        shapes=Shapes.from_list(detail.get("shapes", ())),
-    )
-
-
 @dataclass(frozen=True)
 class SinkWindow:
     """A sink's window (lo, hi]: its DDL in commit order, its segments, and the definitions by place.
@@ -224,6 +195,35 @@ def _merge_events(ctx: StageContext, lo: int, hi: int) -> dict[tuple[int, int], 
     """By (lo, hi), the last event of merge of each window that overlaps (lo, hi]."""
     events = ctx.windows.read_events(stage="merge", state="done", within=(lo, hi), sealed=True)
     return {(event["lo"], event["hi"]): event for event in events}
+
+
+def parse_merged(event: EventRow) -> Merged:
+    """What merge recorded of a window in `event`."""
+    detail = json.loads(event["detail"] or "{}")
+    left_out = detail.get("filtered") or detail.get("skipped_commit_ts")
+    ddls = int(detail.get("ddl", 0)) + int(detail.get("ddl_skipped", 0))
+    return Merged(event["rows"], ddls, not left_out, (format_window_name(event["lo"], event["hi"]),))
+
+
+def build_compact_manifest(ctx: StageContext, event: EventRow, merged: Merged) -> CompactManifest:
+    """The compact manifest of a window, from compact's `event` and from `merged`. Raises DamagedManifest."""
+    detail = json.loads(event["detail"] or "{}")
+    lo, hi = event["lo"], event["hi"]
+    if "ordered" not in detail:
+        where = {"window": format_window_name(lo, hi)}
+        raise DamagedManifest("the event of compact has no manifest", where=where, hint=COMPACT_AGAIN)
+    ddls = read_landed_ddls(ctx.paths, lo, hi) if merged.ddls else []
+    return CompactManifest(
+        replication=ctx.replication.name,
+        sink="sql",
+        lo=lo,
+        hi=hi,
+        ordered=bool(detail["ordered"]),
+        rows=event["rows"],
+        merged=merged,
+        cuts=tuple(ddl.since for ddl in ddls if ddl.opens_segment),
+        shapes=Shapes.from_list(detail.get("shapes", ())),
+    )
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from binlake.config import load_replication
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
 from binlake.health.values import build_stage_row
 from binlake.rows.schema import Action
-from binlake.spark_jobs.job.commandline import show
 from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.job.results import show
 from binlake.spark_jobs.stages import compact, convert, finalize, merge
 from binlake.target.commands import ddl
 from binlake.target.commands.ddl import release_ddl

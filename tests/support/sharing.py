@@ -26,7 +26,7 @@ TOGETHER = {
     "tests/spark_jobs/": "spark",
     "tests/dags/": "airflow",
     "tests/plugins/": "airflow",
-    "tests/repair/backfill/test_one_transaction.py": "airflow",
+    "tests/repair/test_one_transaction.py": "airflow",
     "tests/feed/files/test_stores.py": "store",
     "tests/lake/test_lease.py": "store",
     "tests/lake/test_store_credentials.py": "store",

@@ -63,104 +63,6 @@ _APPLIERS: dict[str, _RowsApplier] = {
 }
 
 
-def is_window_applied(session: TargetSession, schema: str, manifest: ApplyManifest) -> bool:
-    """True when the checkpoint is at or past the window's hi and the window is closed (hazards R-01). Reads only.
-
-    With a DDL at hi itself, the checkpoint reaches hi before the DDL's segment is applied: the window is still open.
-    """
-    checkpoint = CheckpointTable(schema, manifest.cluster_id).read(session)
-    if checkpoint is None or checkpoint.commit_ts < manifest.hi:
-        return False
-    progress = read_progress(session, schema, manifest.replication)
-    return not (progress is not None and progress.is_open and progress.open_hi == manifest.hi)
-
-
-def open_or_resume(run: ApplyRun) -> bool:
-    """Write consistent=false, exit_ts=hi and the manifest's digest in one transaction, or resume the open window.
-
-    True when it was open. Raises CheckpointConflict when the window neither starts at the checkpoint nor is open.
-    """
-    start, resumed = run.commit_ts, False
-
-    def open_window(session: TargetSession) -> TargetProgress:
-        nonlocal start, resumed
-        progress, start, resumed = _open(run, session)
-        return progress
-
-    run.transact(open_window)
-    run.commit_ts = start
-    run.claim.notify("opened")
-    return resumed
-
-
-def require_complete_ledger(run: ApplyRun, source: StatementSource, plans: Sequence[SegmentPlan]) -> None:
-    """Require every batch of the applied segments in the open window's ledger (hazards R-61).
-
-    Raises CheckpointConflict: the target is a copy that lacks some transactions but has later ones.
-    """
-    ledger = WindowLedger.of(run.schema, run.manifest)
-    for plan in plans[: run.progress.segment]:
-        recorded = ledger.read_digests(run.session, plan.number)
-        phases = (Phase.ORDERED,) if plan.ordered else plan.phases
-        batches = itertools.chain.from_iterable(source.read_batches(plan.number, phase) for phase in phases)
-        lacking = next((batch for batch in batches if not is_recorded(batch, recorded)), None)
-        if lacking is not None:
-            raise CheckpointConflict(
-                "the ledger lacks a batch of a segment that the target has already passed: it is a copy with gaps",
-                where={"window": run.manifest.window, **lacking.where},
-                hint="restore the target from a consistent copy: what else this copy lacks is unknown",
-            )
-
-
-def _open(run: ApplyRun, session: TargetSession) -> tuple[TargetProgress, int, bool]:
-    """The window's progress, the checkpoint to continue from, and whether the window was open."""
-    manifest = run.manifest
-    require_owner(session, run.schema, manifest.cluster_id, manifest.replication, hint=_OTHER_SCHEMA)
-    checkpoint = run.lock_checkpoint(session)
-    progress = require_own_progress(session, run.schema, manifest.cluster_id, manifest.replication)
-    resumed = progress is not None and progress.is_open
-    if progress is not None and progress.is_open:
-        _require_same(progress, manifest)
-    else:
-        _require_start(checkpoint, manifest)
-        progress = _begin(run, session, checkpoint)
-    current = checkpoint or Checkpoint(manifest.lo, False)
-    run.checkpoints.write(session, current.with_consistent(consistent=False))
-    return progress, current.commit_ts, resumed
-
-
-def _begin(run: ApplyRun, session: TargetSession, checkpoint: Checkpoint | None) -> TargetProgress:
-    manifest = run.manifest
-    opened = TargetProgress.of_window(manifest, read_exit_point(session, run.target, manifest.cluster_id, checkpoint))
-    WindowLedger.of(run.schema, manifest).prune(session)
-    if read_owner(session, run.schema, manifest.cluster_id) is None:
-        take_ownership(session, run.schema, manifest.cluster_id, manifest.replication, manifest.config_hash)
-    write_progress(session, run.schema, opened)
-    return opened
-
-
-def _require_same(progress: TargetProgress, manifest: ApplyManifest) -> None:
-    if not progress.is_for(manifest):
-        raise CheckpointConflict(
-            f"the window {progress.open_lo}-{progress.open_hi} is open on the target and must be finished first",
-            where={
-                "window": manifest.window,
-                "open_manifest": progress.manifest,
-                "manifest": manifest.compute_digest(),
-            },
-            hint="finalize the open window with the manifest that it was opened with",
-        )
-
-
-def _require_start(checkpoint: Checkpoint | None, manifest: ApplyManifest) -> None:
-    if checkpoint is not None and checkpoint.commit_ts != manifest.lo:
-        raise CheckpointConflict(
-            f"the window does not start at the checkpoint {checkpoint.commit_ts}",
-            where={"window": manifest.window},
-            hint="derive the window again from the target's checkpoint (compact, convert)",
-        )
-
-
 def build_copies(run: ApplyRun, plan: SegmentPlan) -> None:
     """Create an empty copy of each table whose rows `plan` keeps, unless it exists already or is set aside."""
     without = {quote_qualified_name(db, table) for db, table in plan.tables if is_aside(run.aside, (db, table))}
@@ -344,3 +246,101 @@ def _note_secondary_ts(run: ApplyRun) -> None:
 
     # The progress row does not change: only the checkpoint shows whether a COMMIT with a lost answer is stored.
     run.claim.transact(write_ts_map, lambda session, noted: run.lock_unmoved_checkpoint(session).ts_map == noted)
+
+
+def is_window_applied(session: TargetSession, schema: str, manifest: ApplyManifest) -> bool:
+    """True when the checkpoint is at or past the window's hi and the window is closed (hazards R-01). Reads only.
+
+    With a DDL at hi itself, the checkpoint reaches hi before the DDL's segment is applied: the window is still open.
+    """
+    checkpoint = CheckpointTable(schema, manifest.cluster_id).read(session)
+    if checkpoint is None or checkpoint.commit_ts < manifest.hi:
+        return False
+    progress = read_progress(session, schema, manifest.replication)
+    return not (progress is not None and progress.is_open and progress.open_hi == manifest.hi)
+
+
+def open_or_resume(run: ApplyRun) -> bool:
+    """Write consistent=false, exit_ts=hi and the manifest's digest in one transaction, or resume the open window.
+
+    True when it was open. Raises CheckpointConflict when the window neither starts at the checkpoint nor is open.
+    """
+    start, resumed = run.commit_ts, False
+
+    def open_window(session: TargetSession) -> TargetProgress:
+        nonlocal start, resumed
+        progress, start, resumed = _open(run, session)
+        return progress
+
+    run.transact(open_window)
+    run.commit_ts = start
+    run.claim.notify("opened")
+    return resumed
+
+
+def require_complete_ledger(run: ApplyRun, source: StatementSource, plans: Sequence[SegmentPlan]) -> None:
+    """Require every batch of the applied segments in the open window's ledger (hazards R-61).
+
+    Raises CheckpointConflict: the target is a copy that lacks some transactions but has later ones.
+    """
+    ledger = WindowLedger.of(run.schema, run.manifest)
+    for plan in plans[: run.progress.segment]:
+        recorded = ledger.read_digests(run.session, plan.number)
+        phases = (Phase.ORDERED,) if plan.ordered else plan.phases
+        batches = itertools.chain.from_iterable(source.read_batches(plan.number, phase) for phase in phases)
+        lacking = next((batch for batch in batches if not is_recorded(batch, recorded)), None)
+        if lacking is not None:
+            raise CheckpointConflict(
+                "the ledger lacks a batch of a segment that the target has already passed: it is a copy with gaps",
+                where={"window": run.manifest.window, **lacking.where},
+                hint="restore the target from a consistent copy: what else this copy lacks is unknown",
+            )
+
+
+def _open(run: ApplyRun, session: TargetSession) -> tuple[TargetProgress, int, bool]:
+    """The window's progress, the checkpoint to continue from, and whether the window was open."""
+    manifest = run.manifest
+    require_owner(session, run.schema, manifest.cluster_id, manifest.replication, hint=_OTHER_SCHEMA)
+    checkpoint = run.lock_checkpoint(session)
+    progress = require_own_progress(session, run.schema, manifest.cluster_id, manifest.replication)
+    resumed = progress is not None and progress.is_open
+    if progress is not None and progress.is_open:
+        _require_same(progress, manifest)
+    else:
+        _require_start(checkpoint, manifest)
+        progress = _begin(run, session, checkpoint)
+    current = checkpoint or Checkpoint(manifest.lo, False)
+    run.checkpoints.write(session, current.with_consistent(consistent=False))
+    return progress, current.commit_ts, resumed
+
+
+def _begin(run: ApplyRun, session: TargetSession, checkpoint: Checkpoint | None) -> TargetProgress:
+    manifest = run.manifest
+    opened = TargetProgress.of_window(manifest, read_exit_point(session, run.target, manifest.cluster_id, checkpoint))
+    WindowLedger.of(run.schema, manifest).prune(session)
+    if read_owner(session, run.schema, manifest.cluster_id) is None:
+        take_ownership(session, run.schema, manifest.cluster_id, manifest.replication, manifest.config_hash)
+    write_progress(session, run.schema, opened)
+    return opened
+
+
+def _require_same(progress: TargetProgress, manifest: ApplyManifest) -> None:
+    if not progress.is_for(manifest):
+        raise CheckpointConflict(
+            f"the window {progress.open_lo}-{progress.open_hi} is open on the target and must be finished first",
+            where={
+                "window": manifest.window,
+                "open_manifest": progress.manifest,
+                "manifest": manifest.compute_digest(),
+            },
+            hint="finalize the open window with the manifest that it was opened with",
+        )
+
+
+def _require_start(checkpoint: Checkpoint | None, manifest: ApplyManifest) -> None:
+    if checkpoint is not None and checkpoint.commit_ts != manifest.lo:
+        raise CheckpointConflict(
+            f"the window does not start at the checkpoint {checkpoint.commit_ts}",
+            where={"window": manifest.window},
+            hint="derive the window again from the target's checkpoint (compact, convert)",
+        )

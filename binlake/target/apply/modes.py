@@ -59,7 +59,7 @@ def _execute(run: ApplyRun, session: TargetSession, source: StatementSource, pla
     recorded = ledger.read_digests(session, plan.number)
     require_within(run.target, run.manifest.window, plan.number, plan.rows or 0, plan.bytes or 0)
     with PresenceChecks() as presence:
-        for batch in _read_batches(source, plan):
+        for batch in (one for phase in plan.phases for one in source.read_batches(plan.number, phase)):
             run.claim.check()
             part = select_part_to_run(batch, run.aside)
             if not is_recorded(batch, recorded):
@@ -78,11 +78,6 @@ def _execute(run: ApplyRun, session: TargetSession, source: StatementSource, pla
             require_present(session, group)
     ledger.flush(session)
     return counts
-
-
-def _read_batches(source: StatementSource, plan: SegmentPlan) -> Iterator[StatementBatch]:
-    for phase in plan.phases:
-        yield from source.read_batches(plan.number, phase)
 
 
 def apply_in_parallel(run: ApplyRun, source: StatementSource, plan: SegmentPlan, *, last: bool) -> SegmentCounts:

@@ -147,7 +147,8 @@ def read_exit_point(
         # The checkpoint is unclean only because of the tables set aside, which get no rows.
         return recorded
     # The checkpoint is past our windows and still unclean: a drainer has written since.
-    return max(recorded, estimate_exit_point(target, checkpoint) if _is_passed(recorded, checkpoint) else 0)
+    is_passed = checkpoint is not None and recorded <= checkpoint.commit_ts
+    return max(recorded, estimate_exit_point(target, checkpoint) if is_passed else 0)
 
 
 def estimate_exit_point(target: TargetSection, checkpoint: Checkpoint | None) -> int:
@@ -173,7 +174,3 @@ def choose_forms(target: TargetSection, checkpoint: Checkpoint | None, exit_ts: 
         return "plain" if target.safe_mode == "never" else "safe"
     # Without a checkpoint, which rows the tables already have is unknown.
     return "safe" if checkpoint is None or checkpoint.commit_ts < exit_ts else "plain"
-
-
-def _is_passed(recorded: int, checkpoint: Checkpoint | None) -> bool:
-    return checkpoint is not None and recorded <= checkpoint.commit_ts

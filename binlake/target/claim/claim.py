@@ -192,12 +192,9 @@ class LeaseKeeper:
                 hint="the next run continues from the state that the target has now",
             )
 
-    def _is_lease_lost(self) -> bool:
-        return self.lost.is_set() or self.forgotten.is_set()
-
     def _run(self) -> None:
         session: TargetSession | None = None
-        while not self._ended.wait(self._fence.lease_s / 3) and not self._is_lease_lost():
+        while not self._ended.wait(self._fence.lease_s / 3) and not (self.lost.is_set() or self.forgotten.is_set()):
             try:
                 session = session or TargetSession(self._target)
                 if not self._fence.renew(session):

@@ -46,48 +46,6 @@ _NO_PARTITION = frozenset({1505, 1735, 1747})
 _NO_PRIVILEGE = frozenset({1044, 1109, 1115, 1142, 1227})
 
 
-def moves_rows(action: int) -> bool:
-    """True for a DDL that removes or moves rows while definitions may stay the same. Its errors are never ignored."""
-    return action in _MOVES
-
-
-def find_emptied_tables(action: int, before: DdlSide, after: DdlSide) -> dict[Name, tuple[str, ...]]:
-    """The tables or partitions that a DDL of kind `action` leaves without rows."""
-    had = {table.id: table for table in before.tables}
-    tables = [table for table in after.tables if table.kind == "table" and not table.raw.get("temp_table_type")]
-    if action in _MAKES:
-        return {(table.db, table.name): () for table in tables if table.id not in had}
-    if action == Action.TRUNCATE_PARTITION:
-        changed = ((table, tuple(_find_new_partitions(had[table.id], table))) for table in tables if table.id in had)
-        return {(table.db, table.name): names for table, names in changed if names}
-    return {}
-
-
-def _find_new_partitions(before: TableDef, after: TableDef) -> Iterator[str]:
-    """The names of truncated partitions: they have new ids under the same names."""
-    for definition in (after.raw.get("partition") or {}).get("definitions") or ():
-        if definition["id"] not in before.partition_ids:
-            yield definition["name"]["O"]
-
-
-def find_remaining_rows(session: TargetSession, emptied: Emptied) -> list[str]:
-    """Which of `emptied` have rows at the target, for people. A missing table has no rows."""
-    return [text for name, partitions in emptied.items() for text in _find_rows(session, name, partitions)]
-
-
-def _find_rows(session: TargetSession, name: Name, partitions: tuple[str, ...]) -> Iterator[str]:
-    only = f" PARTITION ({', '.join(map(quote_name, partitions))})" if partitions else ""
-    where = f" in the partitions {', '.join(partitions)}" if partitions else ""
-    try:
-        if session.fetch_rows(f"SELECT 1 FROM {quote_qualified_name(*name)}{only} LIMIT 1"):
-            yield f"{name[0]}.{name[1]} has rows{where}, but should have none"
-    except TargetRefused as error:
-        if get_error_code(error) in _NO_PARTITION:
-            yield f"{name[0]}.{name[1]}: no such partition{where}"
-        elif get_error_code(error) not in MISSING:
-            raise
-
-
 @dataclass(frozen=True)
 class ExpectedState:
     """The expected state of the target: which databases exist, and the forms of tables (None = must be absent).
@@ -332,3 +290,45 @@ def _write_file_name(session: TargetSession, name: str) -> str:
         return "".join(c if c.isalnum() or c == "_" else f"@{ord(c):04x}" for c in name)
     # For many non-ASCII letters the server has a short form, as `@1O` for Ü.
     return bytes(session.fetch_value("SELECT CAST(CONVERT(%s USING filename) AS BINARY)", (name,))).decode("ascii")
+
+
+def moves_rows(action: int) -> bool:
+    """True for a DDL that removes or moves rows while definitions may stay the same. Its errors are never ignored."""
+    return action in _MOVES
+
+
+def find_emptied_tables(action: int, before: DdlSide, after: DdlSide) -> dict[Name, tuple[str, ...]]:
+    """The tables or partitions that a DDL of kind `action` leaves without rows."""
+    had = {table.id: table for table in before.tables}
+    tables = [table for table in after.tables if table.kind == "table" and not table.raw.get("temp_table_type")]
+    if action in _MAKES:
+        return {(table.db, table.name): () for table in tables if table.id not in had}
+    if action == Action.TRUNCATE_PARTITION:
+        changed = ((table, tuple(_find_new_partitions(had[table.id], table))) for table in tables if table.id in had)
+        return {(table.db, table.name): names for table, names in changed if names}
+    return {}
+
+
+def _find_new_partitions(before: TableDef, after: TableDef) -> Iterator[str]:
+    """The names of truncated partitions: they have new ids under the same names."""
+    for definition in (after.raw.get("partition") or {}).get("definitions") or ():
+        if definition["id"] not in before.partition_ids:
+            yield definition["name"]["O"]
+
+
+def find_remaining_rows(session: TargetSession, emptied: Emptied) -> list[str]:
+    """Which of `emptied` have rows at the target, for people. A missing table has no rows."""
+    return [text for name, partitions in emptied.items() for text in _find_rows(session, name, partitions)]
+
+
+def _find_rows(session: TargetSession, name: Name, partitions: tuple[str, ...]) -> Iterator[str]:
+    only = f" PARTITION ({', '.join(map(quote_name, partitions))})" if partitions else ""
+    where = f" in the partitions {', '.join(partitions)}" if partitions else ""
+    try:
+        if session.fetch_rows(f"SELECT 1 FROM {quote_qualified_name(*name)}{only} LIMIT 1"):
+            yield f"{name[0]}.{name[1]} has rows{where}, but should have none"
+    except TargetRefused as error:
+        if get_error_code(error) in _NO_PARTITION:
+            yield f"{name[0]}.{name[1]}: no such partition{where}"
+        elif get_error_code(error) not in MISSING:
+            raise

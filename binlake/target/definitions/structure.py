@@ -51,7 +51,7 @@ def find_shared_identity(source: TableForm, target: TableForm) -> tuple[str, ...
     The shortest such key, then by name. A row is found by it, whatever the target's primary key is.
     """
     plain = {column.name for column in source.columns if not column.nullable and not column.generated}
-    shared = (key for key in source.unique_keys & target.unique_keys if _has_no_prefix(key))
+    shared = (key for key in source.unique_keys & target.unique_keys if all(length == 0 for _, length in key))
     keys = [tuple(sorted(name for name, _ in key)) for key in shared]
     return min((key for key in keys if plain.issuperset(key)), key=lambda key: (len(key), key), default=())
 
@@ -119,10 +119,6 @@ def _compare_keys(source: TableForm, target: TableForm) -> Iterator[StructureDif
 
 def _collect_columns_by_name(form: TableForm) -> dict[str, ColumnForm]:
     return {column.name: column for column in form.columns}
-
-
-def _has_no_prefix(key: Key) -> bool:
-    return all(length == 0 for _, length in key)
 
 
 def _format_key(key: Key) -> str:

@@ -37,135 +37,6 @@ log = structlog.get_logger(__name__)
 _HINT = "restore the files from a copy, or finish the window from the lake (docs/operate/recover.md)"
 
 
-def encode_head(manifest: ApplyManifest, part: int) -> Item:
-    """The first record of every file: its window, and the number of this file within the window (from 1)."""
-    return {"kind": "window", "format": FORMAT, "part": part, "manifest": manifest.to_json()}
-
-
-def encode_batch(batch: StatementBatch) -> Item:
-    """The record of a batch."""
-    return {"kind": "batch", **_encode_batch_values(batch)}
-
-
-def encode_end(parts: int, batches: int, segments: list[SegmentPlan]) -> Item:
-    """The last record of a window's last file; it shows that the window is complete."""
-    return {"kind": "end", "parts": parts, "batches": batches, "segments": [_encode_segment(p) for p in segments]}
-
-
-def decode_batch(item: Mapping[str, Any]) -> StatementBatch:
-    """Parse what `encode_batch` wrote. Raises ImmutableWindow."""
-    values = {key: value for key, value in item.items() if key != "kind"}
-    return _decode_batch_values(values)
-
-
-def decode_segment(item: Mapping[str, Any]) -> SegmentPlan:
-    """Parse one of the segments that `encode_end` wrote."""
-    values = dict(item)
-    for name in ("end_ts", "ddl_commit_ts"):
-        values[name] = int(values[name])
-    for name in ("expected", "expected_after"):
-        values[name] = None if values[name] is None else ExpectedState.from_json(values[name])
-    ddl = values["ddl"]
-    for name in ("touched", "copies"):
-        values[name] = tuple((first, second) for first, second in values[name])
-    return SegmentPlan(**{**values, "ddl": None if ddl is None else _decode_batch_values(ddl)})
-
-
-def _encode_segment(plan: SegmentPlan) -> Item:
-    return {
-        "number": plan.number,
-        "end_ts": str(plan.end_ts),
-        "schema_version": plan.schema_version,
-        "ddl": None if plan.ddl is None else _encode_batch_values(plan.ddl),
-        "ddl_commit_ts": str(plan.ddl_commit_ts),
-        "touched": plan.touched,
-        "expected_after": plan.expected_after and plan.expected_after.to_json(),
-        "repeatable": plan.repeatable,
-        "expected": plan.expected and plan.expected.to_json(),
-        "rows": plan.rows,
-        # The planned value, not counted again, so that relay files give the same mode as the lake.
-        "bytes": plan.bytes,
-        "ordered": plan.ordered,
-        "rows_ahead": plan.rows_ahead,
-        "copies": plan.copies,
-    }
-
-
-def _encode_batch_values(batch: StatementBatch) -> Item:
-    values = convert_batch_to_row(batch)
-    # `kind` is the record's own kind, so the batch's kind is stored as `form`.
-    return {**{k: v for k, v in values.items() if k != "kind"}, "form": batch.kind, "whole_ts": str(batch.whole_ts)}
-
-
-def _decode_batch_values(item: Mapping[str, Any]) -> StatementBatch:
-    values = {**item, "kind": item["form"], "whole_ts": int(item["whole_ts"])}
-    del values["form"]
-    return restore_checked_batch(values)
-
-
-class RelayRecord(NamedTuple):
-    """A record `value` at byte `offset` of its file."""
-
-    offset: int
-    value: dict[str, Any]
-
-
-class Damaged(Exception):
-    """The file has no complete record at byte `offset`."""
-
-    def __init__(self, offset: int, what: str) -> None:
-        super().__init__(f"{what} at byte {offset}")
-
-
-def pack_record(value: Mapping[str, Any]) -> bytes:
-    """The record of `value`."""
-    payload = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    return framing.pack_record(payload)
-
-
-def read_records(file: BinaryIO) -> Iterator[RelayRecord]:
-    """All records of a file in order. Raises Damaged, OSError."""
-    size = _measure_file_size(file)
-    while (record := _read_next_record(file, size)) is not None:
-        yield record
-
-
-def read_record_at(file: BinaryIO, offset: int) -> dict[str, Any]:
-    """The value of the record at `offset`. Raises Damaged, OSError."""
-    size = _measure_file_size(file)
-    file.seek(offset)
-    record = _read_next_record(file, size)
-    if record is None:
-        raise Damaged(offset, "the file ends")
-    return record.value
-
-
-def _measure_file_size(file: BinaryIO) -> int:
-    size = file.seek(0, os.SEEK_END)
-    file.seek(0)
-    return size
-
-
-def _read_next_record(file: BinaryIO, size: int) -> RelayRecord | None:
-    """The next record; None at the end of the file, which has `size` bytes."""
-    offset = file.tell()
-    head = file.read(framing.HEAD.size)
-    if not head:
-        return None
-    if len(head) < framing.HEAD.size:
-        raise Damaged(offset, "a torn record")
-    magic, length = framing.HEAD.unpack(head)
-    if magic != framing.MAGIC:
-        raise Damaged(offset, "not a record")
-    # Checked before reading: a damaged length may be any number.
-    if length + framing.CRC.size > size - file.tell():
-        raise Damaged(offset, "a torn record")
-    payload, (crc,) = file.read(length), framing.CRC.unpack(file.read(framing.CRC.size))
-    if google_crc32c.value(payload) != crc:
-        raise Damaged(offset, "a record with a wrong checksum")
-    return RelayRecord(offset, json.loads(payload))
-
-
 class _Head(NamedTuple):
     """The first record of `file`."""
 
@@ -327,3 +198,132 @@ def _build_lost_error(what: str, file: RelayFile) -> LostRange:
         where={"file": file.path, "window": format_window_name(file.lo, file.hi)},
         hint=_HINT,
     )
+
+
+def encode_head(manifest: ApplyManifest, part: int) -> Item:
+    """The first record of every file: its window, and the number of this file within the window (from 1)."""
+    return {"kind": "window", "format": FORMAT, "part": part, "manifest": manifest.to_json()}
+
+
+def encode_batch(batch: StatementBatch) -> Item:
+    """The record of a batch."""
+    return {"kind": "batch", **_encode_batch_values(batch)}
+
+
+def encode_end(parts: int, batches: int, segments: list[SegmentPlan]) -> Item:
+    """The last record of a window's last file; it shows that the window is complete."""
+    return {"kind": "end", "parts": parts, "batches": batches, "segments": [_encode_segment(p) for p in segments]}
+
+
+def decode_batch(item: Mapping[str, Any]) -> StatementBatch:
+    """Parse what `encode_batch` wrote. Raises ImmutableWindow."""
+    values = {key: value for key, value in item.items() if key != "kind"}
+    return _decode_batch_values(values)
+
+
+def decode_segment(item: Mapping[str, Any]) -> SegmentPlan:
+    """Parse one of the segments that `encode_end` wrote."""
+    values = dict(item)
+    for name in ("end_ts", "ddl_commit_ts"):
+        values[name] = int(values[name])
+    for name in ("expected", "expected_after"):
+        values[name] = None if values[name] is None else ExpectedState.from_json(values[name])
+    ddl = values["ddl"]
+    for name in ("touched", "copies"):
+        values[name] = tuple((first, second) for first, second in values[name])
+    return SegmentPlan(**{**values, "ddl": None if ddl is None else _decode_batch_values(ddl)})
+
+
+def _encode_segment(plan: SegmentPlan) -> Item:
+    return {
+        "number": plan.number,
+        "end_ts": str(plan.end_ts),
+        "schema_version": plan.schema_version,
+        "ddl": None if plan.ddl is None else _encode_batch_values(plan.ddl),
+        "ddl_commit_ts": str(plan.ddl_commit_ts),
+        "touched": plan.touched,
+        "expected_after": plan.expected_after and plan.expected_after.to_json(),
+        "repeatable": plan.repeatable,
+        "expected": plan.expected and plan.expected.to_json(),
+        "rows": plan.rows,
+        # The planned value, not counted again, so that relay files give the same mode as the lake.
+        "bytes": plan.bytes,
+        "ordered": plan.ordered,
+        "rows_ahead": plan.rows_ahead,
+        "copies": plan.copies,
+    }
+
+
+def _encode_batch_values(batch: StatementBatch) -> Item:
+    values = convert_batch_to_row(batch)
+    # `kind` is the record's own kind, so the batch's kind is stored as `form`.
+    return {**{k: v for k, v in values.items() if k != "kind"}, "form": batch.kind, "whole_ts": str(batch.whole_ts)}
+
+
+def _decode_batch_values(item: Mapping[str, Any]) -> StatementBatch:
+    values = {**item, "kind": item["form"], "whole_ts": int(item["whole_ts"])}
+    del values["form"]
+    return restore_checked_batch(values)
+
+
+class RelayRecord(NamedTuple):
+    """A record `value` at byte `offset` of its file."""
+
+    offset: int
+    value: dict[str, Any]
+
+
+class Damaged(Exception):
+    """The file has no complete record at byte `offset`."""
+
+    def __init__(self, offset: int, what: str) -> None:
+        super().__init__(f"{what} at byte {offset}")
+
+
+def pack_record(value: Mapping[str, Any]) -> bytes:
+    """The record of `value`."""
+    payload = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return framing.pack_record(payload)
+
+
+def read_records(file: BinaryIO) -> Iterator[RelayRecord]:
+    """All records of a file in order. Raises Damaged, OSError."""
+    size = _measure_file_size(file)
+    while (record := _read_next_record(file, size)) is not None:
+        yield record
+
+
+def read_record_at(file: BinaryIO, offset: int) -> dict[str, Any]:
+    """The value of the record at `offset`. Raises Damaged, OSError."""
+    size = _measure_file_size(file)
+    file.seek(offset)
+    record = _read_next_record(file, size)
+    if record is None:
+        raise Damaged(offset, "the file ends")
+    return record.value
+
+
+def _measure_file_size(file: BinaryIO) -> int:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    return size
+
+
+def _read_next_record(file: BinaryIO, size: int) -> RelayRecord | None:
+    """The next record; None at the end of the file, which has `size` bytes."""
+    offset = file.tell()
+    head = file.read(framing.HEAD.size)
+    if not head:
+        return None
+    if len(head) < framing.HEAD.size:
+        raise Damaged(offset, "a torn record")
+    magic, length = framing.HEAD.unpack(head)
+    if magic != framing.MAGIC:
+        raise Damaged(offset, "not a record")
+    # Checked before reading: a damaged length may be any number.
+    if length + framing.CRC.size > size - file.tell():
+        raise Damaged(offset, "a torn record")
+    payload, (crc,) = file.read(length), framing.CRC.unpack(file.read(framing.CRC.size))
+    if google_crc32c.value(payload) != crc:
+        raise Damaged(offset, "a record with a wrong checksum")
+    return RelayRecord(offset, json.loads(payload))

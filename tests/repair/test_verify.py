@@ -28,7 +28,7 @@ from binlake.repair.serverside import SqlTable
 from binlake.repair.verify import VerifyOptions, verify
 from binlake.rows.codec.datum import format_double
 from binlake.spark_jobs.commands.verify import run_verify, write_fixes
-from binlake.spark_jobs.job.commandline import DIFFERENT
+from binlake.spark_jobs.job.results import DIFFERENT
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 SMALL = VerifyOptions(chunk_rows=7)
