@@ -14,6 +14,7 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -47,7 +48,7 @@ _SERVER_ID = 4_000_000
 _RATE, _PACED_S = 5_000, 20.0
 _DUMPS = {"as text to /dev/null": (), "as bytes to a file": ("--raw",)}
 
-Batches = list[list[tuple[RowsEvent, ...]]]
+Batches = list[list[Collection[RowsEvent]]]
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ Nothing here knows a server, a table's columns or a pump (MySQL internals manual
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
@@ -133,6 +134,6 @@ class SourceTransaction:
     id: str
     time_ms: int
     end: BinlogPosition
-    changes: tuple[RowsEvent, ...] = ()
+    changes: Collection[RowsEvent] = ()
     statement: LoggedStatement | None = None
     size: int = 0

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 
+from binlake.base.spool import MessagePiece
 from binlake.rpc import headers, messages
 from binlake.rpc.client_connection import ClientConnection, Exchange, encode_request_head, read_unary_message
 from binlake.rpc.frames import ConnectionFault
@@ -26,7 +27,7 @@ _WRITE_LOOK_S = 0.05
 _TRIES = 3  # for a call that the server has certainly not started
 
 
-Pieces = tuple[bytes, ...]
+Pieces = tuple[MessagePiece, ...]
 """A message in pieces."""
 
 
@@ -101,7 +102,7 @@ class Channel:
         if isinstance(message, tuple) and not self._gzip:
             body = messages.frame_pieces(message)
         else:
-            whole = message if isinstance(message, bytes) else b"".join(message)
+            whole = message if isinstance(message, bytes) else b"".join([piece[:] for piece in message])
             body = [messages.encode_message(whole, gzip=self._gzip)]
         return link, link.begin(head, body, timeout_s, holding=holding)
 
@@ -238,7 +239,7 @@ class Link:
                 self._hand_over()
         return not self._connection.gone
 
-    def begin(self, head: bytes, body: Sequence[bytes], timeout_s: float | None, *, holding: bool) -> Exchange:
+    def begin(self, head: bytes, body: Sequence[MessagePiece], timeout_s: float | None, *, holding: bool) -> Exchange:
         """Send a request, whose framed message is `body`. Raises RpcError."""
         with self._lock:
             exchange = self._connection.begin(head, body[0], timeout_s, holding=holding, rest=body[1:])

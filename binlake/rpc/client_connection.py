@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import cast
 
+from binlake.base.spool import MessagePiece
 from binlake.rpc import frames, headers, messages
 from binlake.rpc.connection import Connection
 from binlake.rpc.flow import Stream
@@ -81,7 +82,13 @@ class ClientConnection(Connection):
         self.open([(Setting.ENABLE_PUSH, 0)])
 
     def begin(
-        self, head: bytes, body: bytes, timeout_s: float | None, *, holding: bool, rest: Sequence[bytes] = ()
+        self,
+        head: bytes,
+        body: MessagePiece,
+        timeout_s: float | None,
+        *,
+        holding: bool,
+        rest: Sequence[MessagePiece] = (),
     ) -> Exchange:
         """Send a request: header block without the timeout, and framed message, which continues with `rest`.
 

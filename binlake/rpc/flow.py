@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 
+from binlake.base.spool import MessagePiece
 from binlake.rpc import frames
 from binlake.rpc.frames import Code, ConnectionFault, Setting, StreamFault
 
@@ -25,7 +26,7 @@ class Stream:
         self.id = stream_id
         self.window = window
         self.recv_window = recv_window
-        self.queue: deque[bytes] | None = None
+        self.queue: deque[MessagePiece] | None = None
         self.offset = 0
         self.queued = 0
         self.finish: bytes | None = None
@@ -55,7 +56,7 @@ class StreamSender:
         """How many bytes of DATA may be written now."""
         raise NotImplementedError
 
-    def send(self, stream: Stream, data: bytes, finish: bytes | None = None) -> None:
+    def send(self, stream: Stream, data: MessagePiece, finish: bytes | None = None) -> None:
         """Send `data` on `stream` as soon as the windows allow it.
 
         `finish`: this is the last data; b"" closes our half with it, other bytes are the closing frame (trailers).
@@ -183,7 +184,7 @@ class StreamSender:
         head = queue[0]
         if stream.offset == 0 and len(head) <= allowed:
             queue.popleft()
-            data = head
+            data = head if isinstance(head, bytes) else head[:]
         else:
             data = head[stream.offset : stream.offset + allowed]
             stream.offset += len(data)

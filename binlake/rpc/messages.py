@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from urllib.parse import unquote_to_bytes
 
+from binlake.base.spool import MessagePiece
 from binlake.errors import BinlakeError
 
 PREFIX = struct.Struct(">BI")
@@ -72,7 +73,7 @@ def encode_message(message: bytes, *, gzip: bool = False) -> bytes:
     return PREFIX.pack(0, len(message)) + message
 
 
-def frame_pieces(pieces: Sequence[bytes]) -> list[bytes]:
+def frame_pieces(pieces: Sequence[MessagePiece]) -> list[MessagePiece]:
     """A message given in `pieces`, with its prefix; none of them is copied."""
     return [PREFIX.pack(0, sum(map(len, pieces))), *pieces]
 

@@ -5,6 +5,10 @@ Byte vectors: tidb-binlog 1.6. Fake binlogs: tidb-binlog 2.7 (recognised by star
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from binlake.base.spool import MessagePiece
 from binlake.base.varint import write_uvarint
 from binlake.wire import binlog_pb2 as pb
 
@@ -33,6 +37,21 @@ def build_prewrite(
     return binlog
 
 
+@dataclass(frozen=True, slots=True)
+class LargePrewrite:
+    """The P binlog of a large transaction, as the `pieces` of its bytes."""
+
+    start_ts: int
+    pieces: tuple[MessagePiece, ...]
+
+
+def build_large_prewrite(start_ts: int, prewrite_key: bytes, prewrite_value: Sequence[MessagePiece]) -> LargePrewrite:
+    """As `build_prewrite` of a transaction, whose value is given in pieces and never joined."""
+    before = pb.Binlog(tp=pb.Prewrite, start_ts=start_ts, commit_ts=0, prewrite_key=prewrite_key).SerializeToString()
+    after = pb.Binlog(ddl_job_id=0, ddl_schema_state=0).SerializeToString()
+    return LargePrewrite(start_ts, (before + _head_of_value(sum(map(len, prewrite_value))), *prewrite_value, after))
+
+
 def build_commit(of: pb.Binlog, commit_ts: int) -> pb.Binlog:
     """The C binlog of the prewrite `of`: its fields without prewrite_value, as TiDB sends it (tidb-binlog 1.11)."""
     return _build_end(of, pb.Commit, commit_ts)
@@ -48,7 +67,7 @@ def build_fake(ts: int) -> pb.Binlog:
     return pb.Binlog(tp=pb.Rollback, start_ts=ts, commit_ts=ts, ddl_job_id=0, ddl_schema_state=0)
 
 
-def serialize_in_pieces(binlog: pb.Binlog) -> tuple[bytes, ...]:
+def serialize_in_pieces(binlog: pb.Binlog) -> tuple[MessagePiece, ...]:
     """The bytes of `binlog`; a large prewrite value is a piece of its own, which protobuf would copy twice more.
 
     Raises EncodeError above 2 GiB.
@@ -61,10 +80,14 @@ def serialize_in_pieces(binlog: pb.Binlog) -> tuple[bytes, ...]:
         if field.number != pb.Binlog.PREWRITE_VALUE_FIELD_NUMBER and binlog.HasField(field.name):
             part = before if field.number < pb.Binlog.PREWRITE_VALUE_FIELD_NUMBER else after
             setattr(part, field.name, getattr(binlog, field.name))
-    head = before.SerializeToString() + b"\x2a" + write_uvarint(len(value))
+    head = before.SerializeToString() + _head_of_value(len(value))
     pieces = head, value, after.SerializeToString()
     # Without its unknown fields it would be shorter.
     return pieces if sum(map(len, pieces)) == binlog.ByteSize() else (binlog.SerializeToString(),)
+
+
+def _head_of_value(size: int) -> bytes:
+    return b"\x2a" + write_uvarint(size)
 
 
 def emit_always(binlog: pb.Binlog) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 
 import pymysql
 import structlog
@@ -47,14 +48,16 @@ def open_log(
     last_uuid: str = "",
     last_id: str = "",
     on_server: Callable[[str], None] = lambda _: None,
+    folder: Path | None = None,
 ) -> SourceLog:
     """The transactions of `source` after `position`; connects on the first read.
 
     `server_id`: under which the feeder registers; `last_uuid`: the server that `position` was read from, if known;
     `on_server`: called with the UUID (MariaDB: the server id) of a different server before anything is read from it;
-    `last_id`: the transaction before `position`; it comes again if `position` lies before a CREATE TABLE and its rows.
+    `last_id`: the transaction before `position`; it comes again if `position` lies before a CREATE TABLE and its rows;
+    `folder`: where the rows of large transactions are kept until they are published.
     """
-    return SourceLog(source, server_id, position, last_uuid, last_id, on_server)
+    return SourceLog(source, server_id, position, last_uuid, last_id, on_server, folder)
 
 
 class SourceLog:
@@ -73,6 +76,7 @@ class SourceLog:
         last_uuid: str,
         last_id: str,
         on_server: Callable[[str], None],
+        folder: Path | None = None,
     ) -> None:
         self._source = source
         self._server_id = server_id
@@ -84,6 +88,7 @@ class SourceLog:
         self._events: Iterator[bytes] = iter(())
         self._last_id = last_id
         self._on_server = on_server
+        self._folder = folder
         self.position = position
         self.server_uuid = last_uuid
         self.server: Address = source.servers[0]
@@ -197,7 +202,7 @@ class SourceLog:
         return dump, reader
 
     def _build_reader(self, flavor: Flavor, start: LogStart, address: Address) -> TransactionReader:
-        def find(xid: Xid, before: BinlogPosition) -> tuple[RowsEvent, ...]:
+        def find(xid: Xid, before: BinlogPosition) -> Collection[RowsEvent]:
             return self._find_prepared(flavor, address, xid, before)
 
         return TransactionReader(
@@ -208,6 +213,7 @@ class SourceLog:
             resume=self.position,
             skip_below=start.skip_below,
             refuses=self._is_refused,
+            folder=self._folder,
         )
 
     def _is_refused(self, transaction: str) -> bool:
@@ -253,7 +259,7 @@ class SourceLog:
 
     def _find_prepared(
         self, flavor: Flavor, address: Address, xid: Xid, before: BinlogPosition
-    ) -> tuple[RowsEvent, ...]:
+    ) -> Collection[RowsEvent]:
         """The rows of a transaction that was prepared before this log was opened: searched backwards in the log."""
         link = connect(self._source, address)
         try:
@@ -273,11 +279,17 @@ class SourceLog:
 
     def _find_prepared_in(
         self, file: str, flavor: Flavor, address: Address, xid: Xid, before: BinlogPosition, end: BinlogPosition
-    ) -> tuple[RowsEvent, ...] | None:
+    ) -> Collection[RowsEvent] | None:
         dump = self._build_dump(connect(self._source, address), flavor, server_id=0)
         start = BinlogPosition(file, _FIRST_EVENT)
         reader = TransactionReader(
-            flavor, start, lambda *_: (), gtids=GtidOrigin.NONE, resume=start, refuses=lambda _: False
+            flavor,
+            start,
+            lambda *_: (),
+            gtids=GtidOrigin.NONE,
+            resume=start,
+            refuses=lambda _: False,
+            folder=self._folder,
         )
         try:
             dump.begin(DumpRequest(file, _FIRST_EVENT))

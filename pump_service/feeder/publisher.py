@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
+from binlake.base.spool import MessagePiece
 from binlake.errors import SourceUnavailable
 from binlake.mysqlbinlog.model import BinlogPosition
 from binlake.pump_service.feeder.journal import Batch, FeederJournal, Json, LoadedChunk, ReadPosition
@@ -45,7 +46,7 @@ class Stopped(Exception):
 class PublisherClient(Protocol):
     """The pump client."""
 
-    def write_prewrites(self, binlogs: Sequence[pb.Binlog]) -> list[str]:
+    def write_prewrites(self, binlogs: Sequence[pb.Binlog | build.LargePrewrite]) -> list[str]:
         """Store many P; returns the node id for each. Raises SourceUnavailable."""
 
     def send_commit(self, binlog: pb.Binlog, node_id: str | None = None) -> str:
@@ -68,11 +69,13 @@ class PublishedDdl:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One transaction of a source: `id` and `time_ms` as the source has them, its rows (`value`) or a schema change."""
+    """One transaction of a source: `id` and `time_ms` as the source has them, its rows (`value`; `pieces` of a large
+    transaction) or a schema change."""
 
     id: str
     time_ms: int
     value: bytes = b""
+    pieces: tuple[MessagePiece, ...] = ()
     ddl: PublishedDdl | None = None
 
 
@@ -336,7 +339,9 @@ def _build_prewrite(
     return build.build_prewrite(start_ts, key, ddl_query=query.encode(), ddl_job_id=job_id, ddl_schema_state=state)
 
 
-def _build_transaction_prewrite(start_ts: int, tail: str, transaction: Outgoing) -> pb.Binlog:
+def _build_transaction_prewrite(start_ts: int, tail: str, transaction: Outgoing) -> pb.Binlog | build.LargePrewrite:
+    if transaction.pieces:
+        return build.build_large_prewrite(start_ts, build_key(start_ts, tail), transaction.pieces)
     ddl = transaction.ddl
     if ddl is None:
         return _build_prewrite(start_ts, tail, transaction.value)

@@ -212,7 +212,7 @@ class Feeder:
             return open_log(
                 source, self._settings.choose_server_id(source), read_position.position,
                 last_uuid=journal.read_fact(fact), last_id=read_position.last_id,
-                on_server=lambda uuid: journal.set_facts({fact: uuid}),
+                on_server=lambda uuid: journal.set_facts({fact: uuid}), folder=self._settings.data_dir,
             )  # fmt: skip
 
         return begin

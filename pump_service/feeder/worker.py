@@ -1,7 +1,8 @@
 """Reads one source and publishes it: rows in batches, each statement alone, all in the order of the source's commits.
 
-One thread reads ahead in the log, another encodes and publishes. If a source cannot be read any further, only that
-source stops, and the error names it. The worker waits for an unreachable source, tracker, PD or pump.
+One thread reads ahead in the log, another encodes and publishes. A large transaction passes through files. If a source
+cannot be read any further, only that source stops, and the error names it. The worker waits for an unreachable source,
+tracker, PD or pump.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from itertools import groupby
 
 import structlog
 
-from binlake.base.process import give_memory_back
+from binlake.base.spool import MessagePiece, SpoolFile
 from binlake.errors import BinlakeError, SchemaError, SharedFailure, SourceUnavailable
 from binlake.mysqlbinlog.definitions.writer import DefinitionChange
+from binlake.mysqlbinlog.events.changes import SpooledChanges
 from binlake.mysqlbinlog.model import BinlogPosition, LoggedStatement, SourceTransaction
-from binlake.mysqlbinlog.rowimage import encode_transactions
+from binlake.mysqlbinlog.rowimage import encode_in_pieces, encode_transactions
 from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.pump_service.feeder.journal import ReadPosition
 from binlake.pump_service.feeder.parts import LoadsBesideLog, Log, Parts
@@ -31,7 +33,6 @@ log = structlog.get_logger()
 
 _AHEAD = 2  # batches that are read ahead
 _IDLE_S = 0.5
-_LARGE_BYTES = 16 << 20  # of encoded rows
 _RETRY_S = 0.5  # before the tracker is tried again
 
 
@@ -223,7 +224,7 @@ class Worker:
         return False
 
     def _publish(self, read: _Read) -> None:
-        groups = list(_split_at_statements(read.transactions))
+        groups = list(_split_batch(read.transactions))
         # From here on only its group has a transaction, so that a large one can be given up when it is encoded.
         read.transactions.clear()
         while groups:
@@ -255,20 +256,18 @@ class Worker:
         )
 
     def _publish_rows(self, group: list[SourceTransaction]) -> None:
-        parts, name = self._parts, self.source.name
         rows: list[int] = []
-        values = self._encode(group, rows.append)
-        if sum(map(len, values)) >= _LARGE_BYTES:
-            # The events are as large as what they became, and are not needed any more.
-            group[:] = [replace(transaction, changes=()) for transaction in group]
-            give_memory_back()
-        outgoing = [
-            Outgoing(transaction.id, transaction.time_ms, value)
-            for transaction, value in zip(group, values, strict=True)
-            if value
-        ]
+        if self._is_encoding_all and isinstance(group[0].changes, SpooledChanges):
+            pieces = self._encode_in_pieces(group[0].changes, rows.append)
+            outgoing = [Outgoing(group[0].id, group[0].time_ms, pieces=pieces)] if pieces else []
+        else:
+            outgoing = [
+                Outgoing(transaction.id, transaction.time_ms, value)
+                for transaction, value in zip(group, self._encode(group, rows.append), strict=True)
+                if value
+            ]
         if outgoing:
-            parts.publisher.publish(name, outgoing, group[-1].end)
+            self._parts.publisher.publish(self.source.name, outgoing, group[-1].end)
         else:
             self._move_position(group[-1])
         counts, left_out = self.counts, len(group) - len(outgoing)
@@ -277,8 +276,25 @@ class Worker:
             rows=counts.rows + sum(rows), batches=counts.batches + bool(outgoing),
         )  # fmt: skip
 
+    @property
+    def _is_encoding_all(self) -> bool:
+        """Whether all rows of the log are encoded: none has to be left out because a load reads it later."""
+        return self._loads is None or not self._loads.is_active
+
+    def _encode_in_pieces(self, changes: SpooledChanges, on_rows: Callable[[int], None]) -> tuple[MessagePiece, ...]:
+        """A large transaction, which is alone in its group, by way of a file beside that of its events."""
+        return encode_in_pieces(
+            changes,
+            SpoolFile(changes.folder),
+            functools.partial(self._parts.catalog.find_definition, self.source.name),
+            self._parts.version,
+            on_rows,
+            self._guard(),
+            self.source.invalid_text,
+        )
+
     def _encode(self, group: Sequence[SourceTransaction], on_rows: Callable[[int], None]) -> list[bytes]:
-        if self._loads is not None and self._loads.is_active:
+        if self._loads is not None and not self._is_encoding_all:
             return self._loads.encode(group, self._guard(), on_rows)
         return encode_transactions(
             [transaction.changes for transaction in group],
@@ -371,10 +387,12 @@ class Worker:
         journal.set_position(name, replace(known, position=transaction.end))
 
 
-def _split_at_statements(batch: Sequence[SourceTransaction]) -> Iterator[list[SourceTransaction]]:
-    """Consecutive transactions with rows together, each statement alone."""
-    for with_statement, group in groupby(batch, key=lambda transaction: transaction.statement is not None):
-        if with_statement:
+def _split_batch(batch: Sequence[SourceTransaction]) -> Iterator[list[SourceTransaction]]:
+    """Consecutive transactions with rows together, each statement and each large transaction alone."""
+    for is_alone, group in groupby(
+        batch, key=lambda one: one.statement is not None or isinstance(one.changes, SpooledChanges)
+    ):
+        if is_alone:
             yield from ([transaction] for transaction in group)
         else:
             yield list(group)

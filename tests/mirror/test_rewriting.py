@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, TableFeatures
 from deltalake.exceptions import CommitFailedError
 from support.tidb_json import INT_PK, column, table_def, table_info
 
@@ -200,6 +200,56 @@ def test_a_table_that_asks_more_of_a_writer_is_left_to_delta_rs(
     table = DeltaTable(str(tmp_path))
     assert "delta-rs" in table.history(1)[0]["engineInfo"]
     assert [row["v"] for row in rows_of(tmp_path)] == [2]
+
+
+PLAIN = pa.schema([pa.field("k", pa.int64()), pa.field("v", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("schema", "change", "may"),
+    [
+        (PLAIN, {}, True),
+        (PLAIN, {"partition_by": ["k"]}, False),
+        (PLAIN, {"configuration": {"delta.appendOnly": "true"}}, False),
+        (PLAIN, {"configuration": {"delta.checkpointInterval": "7"}}, True),
+        (pa.schema([PLAIN.field(0), PLAIN.field(1).with_metadata({"delta.invariants": "{}"})]), {}, False),
+        (pa.schema([PLAIN.field(0), PLAIN.field(1).with_metadata({"comment": "a value"})]), {}, True),
+        (pa.schema([PLAIN.field(0)]), {}, False),
+        (PLAIN.append(pa.field("more", pa.string())), {}, False),
+    ],
+    ids=["plain", "partitions", "property", "interval", "invariant", "comment", "fewer columns", "more columns"],
+)
+def test_only_a_plain_table_of_the_same_columns_is_rewritten(
+    tmp_path: Path, schema: pa.Schema, change: dict[str, Any], may: bool
+) -> None:
+    table = DeltaTable.create(str(tmp_path), schema, **change)
+    assert rewriting.may_rewrite(str(tmp_path), table, PLAIN) is may
+    assert not rewriting.may_rewrite("s3://bucket/table", table, PLAIN)
+
+
+@pytest.mark.parametrize(("feature", "may"), [("DeletionVectors", False), ("TimestampWithoutTimezone", True)])
+def test_a_feature_with_rules_for_writers_is_left_to_delta_rs(tmp_path: Path, feature: str, may: bool) -> None:
+    table = DeltaTable.create(str(tmp_path), PLAIN)
+    table.alter.add_feature(getattr(TableFeatures, feature), allow_protocol_versions_increase=True)
+    assert rewriting.may_rewrite(str(tmp_path), table, PLAIN) is may
+
+
+def test_a_checkpoint_comes_at_the_interval_of_the_table(tmp_path: Path) -> None:
+    make(tmp_path)
+    DeltaTable(str(tmp_path)).alter.set_table_properties({"delta.checkpointInterval": "3"})
+    replica = Replica(str(tmp_path), 30)
+    for number in range(1, 7):
+        replica.merge_keyed(ITEM, net_of((number, 1, 10 * number)), 10 * number)
+    found = sorted(int(file.name.partition(".")[0]) for file in (tmp_path / "_delta_log").glob("*.checkpoint.parquet"))
+    # As delta-rs does it: versions are counted from 0.
+    assert (found, replica.version) == ([2, 5, 8], 8)
+
+
+def test_a_commit_says_whether_rows_were_replaced(tmp_path: Path) -> None:
+    make(tmp_path, [(1, 1, 5)], [(2, 1, 15)], [(2, 2, 25)])
+    last, before, first = DeltaTable(str(tmp_path)).history(3)
+    assert [one["operation"] for one in (first, before, last)] == ["WRITE", "WRITE", "MERGE"]
+    assert [one.get(rewriting.ADDED) for one in (first, before, last)] == ["true", "true", None]
 
 
 LONG = "x" * 300

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.examples import seeds
 from support.tabledefs import Json, col, table
 
+from binlake.base.spool import SpoolFile
 from binlake.errors import WireError
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap
-from binlake.mysqlbinlog.rowimage import encode_transactions, transactions
+from binlake.mysqlbinlog.rowimage import encode_in_pieces, encode_transactions, large, transactions
 from binlake.mysqlbinlog.rowimage.shape import DATETIME2, TIME2, TIMESTAMP2
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -169,6 +172,32 @@ def test_bytes_are_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = [[_event(seen, types, dice, nulls) for _ in range(dice.randint(0, 4))] for _ in range(dice.randint(1, 40))]
     together, one_by_one = _both(batch, definition, monkeypatch)
     assert together == one_by_one
+
+
+@pytest.mark.parametrize("seed", seeds(60))
+def test_bytes_of_a_transaction_in_pieces_are_the_same(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # U-06
+    dice = random.Random(seed)
+    worlds = [_world(dice) for _ in range(dice.randint(1, 3))]
+    tables = {f"t{number}": replace(definition, id=100 + number) for number, (definition, _, _) in enumerate(worlds)}
+    events: list[RowsEvent] = []
+    while len(events) < dice.choice((1, 20, 60)):
+        number = dice.randrange(len(worlds) + 1)
+        _, seen, types = worlds[number % len(worlds)]
+        # The last table is left out.
+        events.append(_event(replace(seen, table_id=number, table=f"t{number}"), types, dice, 0.1))
+    monkeypatch.setattr(large, "_AT_ONCE", dice.choice((1, 200, 3000, 1 << 20)))
+    counts: list[int] = []
+    pieces = encode_in_pieces(
+        iter(events), SpoolFile(tmp_path), lambda event: tables.get(event.table), 3, counts.append
+    )
+    all_rows: list[int] = []
+    [expected] = encode_transactions([events], lambda event: tables.get(event.table), 3, all_rows.append)
+    assert b"".join(piece[:] for piece in pieces) == expected
+    assert sum(map(len, pieces)) == len(expected)
+    assert sum(counts) == sum(all_rows)
 
 
 @pytest.mark.parametrize("seed", seeds(30))

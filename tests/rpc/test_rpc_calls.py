@@ -110,6 +110,25 @@ def test_message_of_any_size_is_returned_unchanged(connect: Callable[..., Channe
 
 
 @pytest.mark.parametrize("gzip", [False, True])
+def test_message_whose_pieces_are_read_when_they_are_sent(gzip: bool) -> None:
+    # U-06
+    data, sizes = random.Random(2).randbytes(3_000_000), list[int]()
+
+    class Read:
+        def __len__(self) -> int:
+            return len(data)
+
+        def __getitem__(self, at: slice, /) -> bytes:
+            sizes.append(len(data[at]))
+            return data[at]
+
+    with serving() as (_, address), Channel(address, gzip=gzip) as channel:
+        assert channel.call(ECHO, (b"head", Read(), Read()), 120) == b"head" + data + data
+    assert sum(sizes) == 2 * len(data)
+    assert gzip or max(sizes) <= 256 << 10
+
+
+@pytest.mark.parametrize("gzip", [False, True])
 def test_message_in_pieces_is_one_message(gzip: bool) -> None:
     pieces = (b"head", random.Random(1).randbytes(1_300_000), b"", b"end")
     with serving() as (_, address), Channel(address, gzip=gzip) as channel:

@@ -17,7 +17,7 @@ from support.tidb_json import INT_PK, Tables, column, table_def, table_info
 from binlake.config import Replication
 from binlake.errors import WireError
 from binlake.rows.codec import MutationBuilder, encode_commit_binlog, encode_prewrite_value, largerows
-from binlake.rows.codec.batch import MUTATION_SCHEMA
+from binlake.rows.codec.assemble import MUTATION_SCHEMA
 from binlake.rows.codec.largerows import list_mutations
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t

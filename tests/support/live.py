@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ class LiveSource:
     def _write(self, binlog: pb.Binlog) -> None:
         if self._client is None:
             self._client = PumpClient(self.registry, self.driver.cluster_id)
-        write = {
+        write: dict[int, Callable[[pb.Binlog], str]] = {
             pb.Prewrite: self._client.write_prewrite,
             pb.Commit: self._client.write_commit,
             pb.Rollback: self._client.write_rollback,

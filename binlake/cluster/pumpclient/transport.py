@@ -17,6 +17,7 @@ from typing import Protocol
 import structlog
 from google.protobuf.message import DecodeError
 
+from binlake.base.spool import MessagePiece
 from binlake.base.varint import write_uvarint
 from binlake.rpc import Channel, PendingCall, RpcError, Status, Tls
 from binlake.wire.admin_pb2 import WriteBinlogsReq, WriteBinlogsResp
@@ -83,19 +84,19 @@ class WriteRequest:
     """A WriteBinlogReq; its payload may be in pieces."""
 
     cluster_id: int
-    pieces: tuple[bytes, ...] = ()
+    pieces: tuple[MessagePiece, ...] = ()
 
     @property
     def payload(self) -> bytes:
         """The payload in one piece."""
-        return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
+        return b"".join([piece[:] for piece in self.pieces])
 
     @property
     def size(self) -> int:
         """Bytes of the payload."""
         return sum(map(len, self.pieces))
 
-    def build_message(self) -> bytes | tuple[bytes, ...]:
+    def build_message(self) -> bytes | tuple[MessagePiece, ...]:
         """Its bytes; of a large one in pieces, so that none of them is copied."""
         if self.size < LARGE_BYTES:
             return WriteBinlogReq(clusterID=self.cluster_id, payload=self.payload).SerializeToString()
@@ -167,7 +168,7 @@ class RequestSender:
         message = WriteBinlogsReq(cluster_id=batch[0].request.cluster_id, payloads=payloads).SerializeToString()
         self._start(_MANY, message, batch)
 
-    def _start(self, method: str, message: bytes | tuple[bytes, ...], batch: list[SentRequest]) -> None:
+    def _start(self, method: str, message: bytes | tuple[MessagePiece, ...], batch: list[SentRequest]) -> None:
         try:
             call = self._channel.start(method, message, max(sent.timeout_s for sent in batch))
         except RpcError as error:

@@ -22,7 +22,7 @@ from binlake.cluster.pumpclient.transport import Connect, WriteRefusal, WriteReq
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
 from binlake.rpc import Tls
 from binlake.wire.binlog_pb2 import Binlog
-from binlake.wire.build import serialize_in_pieces
+from binlake.wire.build import LargePrewrite, serialize_in_pieces
 
 
 def send_all(requests: Iterable[tuple[PumpState, WriteRequest]], timeout_s: float) -> list[WriteRefusal | None]:
@@ -151,7 +151,7 @@ class PumpClient:
         self._start()
         return [pump.node_id for pump in self._pumps.list_usable()]
 
-    def write_prewrite(self, binlog: Binlog) -> str:
+    def write_prewrite(self, binlog: Binlog | LargePrewrite) -> str:
         """Store a prewrite on one pump; returns the pump's node id, after the fsync.
 
         Raises SourceUnavailable if no pump confirmed it (one of them may have stored it nevertheless: a timeout proves
@@ -164,7 +164,7 @@ class PumpClient:
             self._pump_of[binlog.start_ts] = pump.node_id
         return pump.node_id
 
-    def write_prewrites(self, binlogs: Sequence[Binlog]) -> list[str]:
+    def write_prewrites(self, binlogs: Sequence[Binlog | LargePrewrite]) -> list[str]:
         """Store many prewrites in parallel; returns their node ids. Raises as write_prewrite: some may be stored."""
         requests = [self._build_request(binlog) for binlog in binlogs]
         self._start()
@@ -248,12 +248,15 @@ class PumpClient:
                 self._prober = threading.Thread(target=self._probe, name="pumpclient-probe", daemon=True)
                 self._prober.start()
 
-    def _build_request(self, binlog: Binlog) -> WriteRequest:
-        try:
-            pieces = serialize_in_pieces(binlog)
-        except EncodeError:
-            pieces = ()
-        size = sum(map(len, pieces)) or binlog.ByteSize()
+    def _build_request(self, binlog: Binlog | LargePrewrite) -> WriteRequest:
+        if isinstance(binlog, LargePrewrite):
+            pieces, size = binlog.pieces, sum(map(len, binlog.pieces))
+        else:
+            try:
+                pieces = serialize_in_pieces(binlog)
+            except EncodeError:
+                pieces = ()
+            size = sum(map(len, pieces)) or binlog.ByteSize()
         if size > MAX_BYTES:
             where = {"start_ts": binlog.start_ts, "bytes": size, "limit": MAX_BYTES}
             raise Permanent("the binlog is too large", where=where, hint="split the transaction")

@@ -6,13 +6,23 @@ What cannot be followed is refused by name; only events that change neither rows
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
+from pathlib import Path
 
 from binlake.errors import BinlakeError, LostRange, SourceRefused, WireError
-from binlake.mysqlbinlog.events import gtid as gtidevents
 from binlake.mysqlbinlog.events import query, rows
-from binlake.mysqlbinlog.events.gtid import Gtid, GtidSet, MySqlGtidSet, parse_gtid_set
+from binlake.mysqlbinlog.events.changes import ChangeBuffer
+from binlake.mysqlbinlog.events.gtid import (
+    Gtid,
+    GtidSet,
+    MySqlGtidSet,
+    parse_gtid_set,
+    read_mariadb_gtid,
+    read_mysql_gtid,
+    read_previous_gtids,
+    read_tagged_gtid,
+)
 from binlake.mysqlbinlog.events.header import (
     ARTIFICIAL,
     CHECKSUM_BYTES,
@@ -46,7 +56,7 @@ _DAMAGE = (IndexError, ValueError, OverflowError, MemoryError, struct.error)
 _START_TRANSACTION = " START TRANSACTION"
 """What MySQL adds to a CREATE TABLE whose rows follow in the same transaction."""
 
-FindPrepared = Callable[[Xid, BinlogPosition], tuple[RowsEvent, ...]]
+FindPrepared = Callable[[Xid, BinlogPosition], Collection[RowsEvent]]
 """Finds the rows of a prepared transaction that was prepared before the position from which the log is read."""
 
 
@@ -62,7 +72,8 @@ class TransactionReader:
     """Fed event by event; `position` is after the last complete transaction returned, `resume` before the first.
 
     `start`: where the events begin. Transactions of the first file that begin below `skip_below` are counted as done
-    and not returned. `refuses`: whether what cannot be followed is an error, by the transaction's id.
+    and not returned. `refuses`: whether what cannot be followed is an error, by the transaction's id. `folder`: where
+    the rows of large transactions are kept (None: among the system's temporary files).
     """
 
     def __init__(
@@ -75,6 +86,7 @@ class TransactionReader:
         resume: BinlogPosition,
         skip_below: int = 0,
         refuses: Callable[[str], bool] = lambda _: True,
+        folder: Path | None = None,
     ) -> None:
         self._flavor = flavor
         self._find_prepared = find_prepared
@@ -88,11 +100,11 @@ class TransactionReader:
         self._has_checksums = False
         self._maps: dict[int, TableMap] = {}
         self._known_maps: dict[bytes, TableMap] = {}
-        self._prepared: dict[Xid, tuple[RowsEvent, ...]] = {}
+        self._prepared: dict[Xid, Collection[RowsEvent]] = {}
         self._gtid: Gtid | None = None
         self._is_open = False
         self._is_skipped = False
-        self._changes: list[RowsEvent] = []
+        self._changes = ChangeBuffer(folder)
         self._size = 0
         self._begin = (start.file, start.offset)
 
@@ -188,17 +200,17 @@ class TransactionReader:
     def _begin_file(self, event: bytes) -> None:
         """The set of earlier files counts if the start had none: a position of file and offset."""
         if self._awaits_file_gtids:
-            done = gtidevents.read_previous_gtids(event)
+            done = read_previous_gtids(event)
             done.add_set(MySqlGtidSet.parse(self._start_gtids))
             self._done, self._awaits_file_gtids = done, False
 
     def _begin_group(self, header: EventHeader, event: bytes, before: int) -> None:
         if header.type == _E.MARIADB_GTID:
-            gtid = gtidevents.read_mariadb_gtid(event, header.server_id)
+            gtid = read_mariadb_gtid(event, header.server_id)
         elif header.type == _E.GTID_TAGGED:
-            gtid = gtidevents.read_tagged_gtid(event)
+            gtid = read_tagged_gtid(event)
         else:
-            gtid = gtidevents.read_mysql_gtid(event)
+            gtid = read_mysql_gtid(event)
         if header.type == _E.ANONYMOUS_GTID:
             gtid = gtid._replace(text="")
         self._start(gtid, header.size, before)
@@ -208,7 +220,7 @@ class TransactionReader:
     def _start(self, gtid: Gtid, size: int, before: int) -> None:
         self._gtid, self._size = gtid, size
         self._begin = (self._file, before)
-        self._changes = []
+        self._changes.clear()
 
     def _is_done(self, gtid: Gtid, before: int) -> bool:
         file, below = self._first
@@ -238,7 +250,7 @@ class TransactionReader:
         table = self._maps.get(table_id)
         if table is None:
             raise WireError(f"rows of table id {table_id} are not preceded by a table map")
-        self._changes.append(rows.read_rows(kind, event, table))
+        self._changes.add(rows.read_rows(kind, event, table))
 
     def _process_payload(self, event: bytes, before: int) -> SourceTransaction | None:
         ended = None
@@ -259,7 +271,7 @@ class TransactionReader:
             return self._roll_back(header)
         elif role is StatementRole.ROLLBACK_TO:
             self._refuse(_build_partial_rollback_error())
-            self._changes = []
+            self._changes.clear()
         elif role in (StatementRole.XA_COMMIT, StatementRole.XA_ROLLBACK):
             return self._end_prepared(header, role, statement_sent.text, before)
         elif role is StatementRole.ROWS_AS_TEXT:
@@ -308,14 +320,13 @@ class TransactionReader:
     def _roll_back(self, header: EventHeader) -> SourceTransaction | None:
         if self._changes:
             self._refuse(_build_partial_rollback_error())
-            self._changes = []
+            self._changes.clear()
         return self._end_transaction(header)
 
     def _prepare(self, header: EventHeader, event: bytes) -> SourceTransaction | None:
         xid, one_phase = query.read_prepare(event)
         if not one_phase and not self._is_skipped:
-            self._prepared[xid] = tuple(self._changes)
-            self._changes = []
+            self._prepared[xid] = self._changes.take()
         return self._end_transaction(header)
 
     def _end_prepared(
@@ -325,23 +336,23 @@ class TransactionReader:
         xid = query.parse_xid(text)
         changes = self._prepared.pop(xid, None)
         if role is StatementRole.XA_COMMIT and not self._is_skipped:
-            self._changes = list(self._find_prepared(xid, BinlogPosition(*self._begin)) if changes is None else changes)
+            self._changes.put(self._find_prepared(xid, BinlogPosition(*self._begin)) if changes is None else changes)
         return self._end_transaction(header)
 
-    def look_up_prepared(self, xid: Xid) -> tuple[RowsEvent, ...] | None:
+    def look_up_prepared(self, xid: Xid) -> Collection[RowsEvent] | None:
         """The rows of a transaction that is prepared and has not ended."""
         return self._prepared.get(xid)
 
     def _end_transaction(
         self, header: EventHeader, statement: LoggedStatement | None = None
     ) -> SourceTransaction | None:
-        gtid, changes, is_skipped = self._gtid, tuple(self._changes), self._is_skipped
+        gtid, changes, is_skipped = self._gtid, self._changes.take(), self._is_skipped
         if gtid is None:
             raise WireError("a transaction ends that did not begin: the position is in the middle of one")
         name, time = self._build_id(), self._compute_time(header)
         if gtid.text and self._done is not None:
             self._done.add(gtid.text)
-        self._gtid, self._is_open, self._is_skipped, self._changes = None, False, False, []
+        self._gtid, self._is_open, self._is_skipped = None, False, False
         if is_skipped:
             return None
         self.position = BinlogPosition(self._file, self._offset, self._done.format_text() if self._done else "")

@@ -9,7 +9,7 @@ sizes, finds where each row begins.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby, pairwise
 from operator import itemgetter
@@ -211,7 +211,7 @@ def _fits(shape: Shape) -> bool:
 
 
 def encode_transactions(
-    batch: Sequence[Sequence[RowsEvent]],
+    batch: Sequence[Collection[RowsEvent]],
     definition_of: DefinitionOf,
     schema_version: int,
     on_rows: Callable[[int], None] = lambda _: None,
@@ -225,7 +225,7 @@ def encode_transactions(
     All of them must lie between the same two DDLs. Raises SchemaError if a definition and the log differ or a type
     cannot be replicated, SourceRefused for incomplete rows, WireError for damaged ones.
     """
-    shape_by_event = _Shapes(definition_of, invalid_text).find_shape
+    shape_by_event = EventShapes(definition_of, invalid_text).find_shape
     shaped: list[tuple[RowsEvent, Shape]] = []
     bounds = [0]
     for events in batch:
@@ -236,18 +236,18 @@ def encode_transactions(
             if shape is not None:
                 shaped.append((event, shape))
         bounds.append(len(shaped))
-    parts = _encode_events(shaped, bounds, on_rows)
-    version = _VERSION + write_uvarint(schema_version)
+    parts = encode_events(shaped, bounds, on_rows)
+    version = encode_version(schema_version)
     return [_encode_value(version, parts[first:last]) for first, last in pairwise(bounds)]
 
 
 def encode_inserts(schema_version: int, table_id: int, entries: memoryview | bytes, rows: int) -> bytes:
     """A serialised PrewriteValue of `rows` inserts, given as the `entries` of its list of inserts."""
     part = MutationEntries(table_id, 0, entries, INSERT_SEQUENCE * rows)
-    return _encode_value(_VERSION + write_uvarint(schema_version), [part])
+    return _encode_value(encode_version(schema_version), [part])
 
 
-class _Shapes:
+class EventShapes:
     """The shapes of a batch's events: determined once for each table map and kind."""
 
     def __init__(self, definition_of: DefinitionOf, invalid_text: InvalidText) -> None:
@@ -276,10 +276,10 @@ class _Shapes:
         return self._shapes[key]
 
 
-def _encode_events(
-    shaped: list[tuple[RowsEvent, Shape]], bounds: list[int], on_rows: Callable[[int], None]
+def encode_events(
+    shaped: list[tuple[RowsEvent, Shape]], bounds: list[int], on_rows: Callable[[int], None], rows_before: int = 0
 ) -> list[MutationEntries]:
-    """The encoded rows of each event; `bounds`: of the transactions."""
+    """The encoded rows of each event. `bounds`: of the transactions; `rows_before`: of the first one."""
     indexes: dict[Shape, list[int]] = {}
     for index, (_, shape) in enumerate(shaped):
         indexes.setdefault(shape, []).append(index)
@@ -291,7 +291,7 @@ def _encode_events(
     # The number of an event's first row in its transaction makes handles of rows without a key unique.
     before = rows.cumsum()[:-1]
     firsts = np.repeat(np.asarray(bounds[:-1], np.int64), np.diff(bounds))
-    numbers = before - before[firsts] + 1
+    numbers = before - before[firsts] + 1 + rows_before
     encoded: dict[int, MutationEntries] = {}
     for shape, own in indexes.items():
         encoded.update(zip(own, groups[shape].encode(numbers[own]), strict=True))
@@ -301,29 +301,36 @@ def _encode_events(
 def _encode_value(version: bytes, parts: list[MutationEntries]) -> bytes:
     if len(parts) == 1:
         table_id, _, data, sequence = parts[0]
-        head = _encode_table_head(table_id)
-        return b"".join((version, _encode_mutation_head(len(head) + len(data) + len(sequence)), head, data, sequence))
+        head = encode_table_head(table_id)
+        return b"".join((version, encode_mutation_head(len(head) + len(data) + len(sequence)), head, data, sequence))
     if not parts:
         return b""
     pieces: list[memoryview | bytes] = [version]
     for table_id, group in groupby(parts, key=itemgetter(0)):
-        pieces += _encode_mutation(table_id, list(group))
+        pieces += encode_mutation(table_id, list(group))
     return b"".join(pieces)
 
 
-def _encode_mutation(table_id: int, parts: list[MutationEntries]) -> list[memoryview | bytes]:
+def encode_mutation(table_id: int, parts: list[MutationEntries]) -> list[memoryview | bytes]:
     """The pieces of a mutation, preceded by its tag and length."""
     pieces: list[memoryview | bytes] = [part.data for part in sorted(parts, key=itemgetter(1))]
     pieces += [part.sequence for part in parts]
-    head = _encode_table_head(table_id)
-    return [_encode_mutation_head(len(head) + sum(map(len, pieces))), head, *pieces]
+    head = encode_table_head(table_id)
+    return [encode_mutation_head(len(head) + sum(map(len, pieces))), head, *pieces]
+
+
+def encode_version(schema_version: int) -> bytes:
+    """The begin of a PrewriteValue."""
+    return _VERSION + write_uvarint(schema_version)
 
 
 @lru_cache(_KNOWN_NUMBERS)
-def _encode_mutation_head(size: int) -> bytes:
+def encode_mutation_head(size: int) -> bytes:
+    """What precedes a mutation of `size` bytes."""
     return _MUTATION + write_uvarint(size)
 
 
 @lru_cache(_KNOWN_NUMBERS)
-def _encode_table_head(table_id: int) -> bytes:
+def encode_table_head(table_id: int) -> bytes:
+    """The begin of a mutation."""
     return _TABLE_ID + write_uvarint(table_id)

@@ -3,8 +3,8 @@
 `decode_transaction` serves people and tests, `MutationBatch` serves Arrow; `MutationBuilder` encodes what both decode.
 """
 
-from binlake.rows.codec.assemble import format_key_text
-from binlake.rows.codec.batch import BATCH_BYTES, BATCH_ROWS, MUTATION_SCHEMA, MutationBatch
+from binlake.rows.codec.assemble import MUTATION_SCHEMA, format_key_text
+from binlake.rows.codec.batch import BATCH_BYTES, BATCH_ROWS, MutationBatch
 from binlake.rows.codec.encode import MutationBuilder, RowEncoder, encode_commit_binlog, encode_prewrite_value
 from binlake.rows.codec.transaction import DecodeStats, RowChange, TableLookup, decode_transaction
 

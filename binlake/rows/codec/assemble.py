@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.base.lakecolumns import Mutation
 from binlake.rows.codec.columnblocks import count_block_rows, is_column_block, read_column_block
 from binlake.rows.codec.columns import has_plain_texts
 from binlake.rows.codec.lanes import Bools, Ints, build_text_array, read_text_bytes, repeat_names
@@ -25,6 +26,26 @@ from binlake.rows.schema.info import TableDef
 from binlake.tso import LOGICAL_BITS
 from binlake.wire import binlog_pb2 as pb
 
+_MAP = pa.map_(pa.string(), pa.string())
+MUTATION_SCHEMA = pa.schema(
+    [
+        (Mutation.COMMIT_TS, pa.int64()),
+        (Mutation.START_TS, pa.int64()),
+        (Mutation.SEQ, pa.int32()),
+        (Mutation.COMMIT_DATE, pa.date32()),
+        (Mutation.SCHEMA_VERSION, pa.int64()),
+        (Mutation.SOURCE_DB, pa.string()),
+        (Mutation.SOURCE_TABLE, pa.string()),
+        (Mutation.DB, pa.string()),
+        (Mutation.TABLE, pa.string()),
+        (Mutation.TABLE_ID, pa.int64()),
+        (Mutation.OP, pa.string()),
+        (Mutation.KEY, pa.string()),
+        (Mutation.NEW_KEY, pa.string()),
+        (Mutation.BEFORE, _MAP),
+        (Mutation.AFTER, _MAP),
+    ]
+)
 _NONE = pa.scalar("", pa.string())
 _MS_PER_DAY = 86_400_000
 

@@ -22,17 +22,16 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from binlake.base.lakecolumns import Mutation
-from binlake.rows.codec.assemble import build_block_columns, get_block, join_keys, join_maps
+from binlake.rows.codec.assemble import MUTATION_SCHEMA, build_block_columns, get_block, join_keys, join_maps
 from binlake.rows.codec.emptied import (
     Doubt,
     Known,
     PartitionRows,
+    derive_side_definition,
     is_late,
     require_equal_filters,
     without_lost_rows,
 )
-from binlake.rows.codec.emptied import derive_side_definition as settled_side
 from binlake.rows.codec.lanes import Bytes, Ints, Lanes
 from binlake.rows.codec.largerows import LargeBinlog, Pieces, TakenRows, iterate_rows
 from binlake.rows.codec.pendingrows import (
@@ -85,26 +84,6 @@ BATCH_BYTES = 16 << 20
 """A batch is full at this many rows or bytes of binlogs. Building its columns takes about 10 times those bytes."""
 
 _MS_PER_DAY = 86_400_000
-_MAP = pa.map_(pa.string(), pa.string())
-MUTATION_SCHEMA = pa.schema(
-    [
-        (Mutation.COMMIT_TS, pa.int64()),
-        (Mutation.START_TS, pa.int64()),
-        (Mutation.SEQ, pa.int32()),
-        (Mutation.COMMIT_DATE, pa.date32()),
-        (Mutation.SCHEMA_VERSION, pa.int64()),
-        (Mutation.SOURCE_DB, pa.string()),
-        (Mutation.SOURCE_TABLE, pa.string()),
-        (Mutation.DB, pa.string()),
-        (Mutation.TABLE, pa.string()),
-        (Mutation.TABLE_ID, pa.int64()),
-        (Mutation.OP, pa.string()),
-        (Mutation.KEY, pa.string()),
-        (Mutation.NEW_KEY, pa.string()),
-        (Mutation.BEFORE, _MAP),
-        (Mutation.AFTER, _MAP),
-    ]
-)
 _OPS = ("insert", "update", "", "", "delete")
 """The op text of each kind number in a `sequence`."""
 _KINDS = 8
@@ -174,7 +153,7 @@ class MutationBatch:
         for seq, table_id, definition, rows in read_mutations(value, commit_ts, tables, self.stats):
             table = definition
             if definition.emptied:
-                table = settled_side(definition, table_id, value, payload, tables, self._sides)
+                table = derive_side_definition(definition, table_id, value, payload, tables, self._sides)
                 require_equal_filters(table, commit_ts, self._look_up_kinds)
             for first, run in self._select_runs(table, rows, payload, SchemaMoment(version, commit_ts)):
                 number = self._tables.setdefault(table, len(self._tables))

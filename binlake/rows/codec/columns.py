@@ -14,9 +14,28 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from binlake.rows.codec import datum as d
-from binlake.rows.codec import lanes as x
 from binlake.rows.codec.datum import FLOAT_MAX, format_double, format_float
-from binlake.rows.codec.lanes import Bools, Ints, Spots, Uints, decode_zigzag
+from binlake.rows.codec.lanes import (
+    Bools,
+    Ints,
+    Spots,
+    Uints,
+    build_signed_texts,
+    cut_texts,
+    decode_zigzag,
+    format_bits,
+    format_dates,
+    format_durations,
+    format_each,
+    format_enums,
+    format_hex,
+    format_moments,
+    format_numbers,
+    format_years,
+    merge_texts,
+    put_digits,
+    read_text_bytes,
+)
 from binlake.rows.codec.tabledecoder import Reader, build_reader
 from binlake.rows.codec.values import format_set
 from binlake.rows.schema import mysqltypes as t
@@ -84,7 +103,7 @@ def _build_integer_reader(column: ColumnInfo) -> LaneReader:
 
     def read(spots: Spots) -> Cells:
         values, after, good = spots.read_uvarints(d.UVARINT)
-        return Cells(x.format_numbers(values), after, good)
+        return Cells(format_numbers(values), after, good)
 
     return read
 
@@ -93,15 +112,15 @@ def _build_varint_reader(unsigned: bool) -> LaneReader:
     def read(spots: Spots) -> Cells:
         values, after, good = spots.read_uvarints(d.VARINT)
         signed = decode_zigzag(values)
-        return Cells(x.format_numbers(signed.view(np.uint64) if unsigned else signed), after, good)
+        return Cells(format_numbers(signed.view(np.uint64) if unsigned else signed), after, good)
 
     return read
 
 
 def _read_texts(spots: Spots) -> Cells:
     starts, ends, good = spots.read_slices()
-    texts = x.cut_texts(spots.lanes.data, starts, ends)
-    data = x.read_text_bytes(texts)[1]
+    texts = cut_texts(spots.lanes.data, starts, ends)
+    data = read_text_bytes(texts)[1]
     if data.size and data.max() >= 0x80 and not _is_utf8(texts):
         good &= np.fromiter(map(_can_decode, texts.cast(pa.binary()).to_pylist()), np.bool_, len(texts))
     return Cells(texts, ends, good)
@@ -125,7 +144,7 @@ def _can_decode(value: bytes) -> bool:
 
 def _read_binaries(spots: Spots) -> Cells:
     starts, ends, good = spots.read_slices()
-    return Cells(x.format_hex(x.cut_texts(spots.lanes.data, starts, ends)), ends, good)
+    return Cells(format_hex(cut_texts(spots.lanes.data, starts, ends)), ends, good)
 
 
 def _build_moment_reader(column: ColumnInfo) -> LaneReader:
@@ -134,7 +153,7 @@ def _build_moment_reader(column: ColumnInfo) -> LaneReader:
     def read(spots: Spots) -> Cells:
         values, after, good = spots.read_uvarints(d.UVARINT)
         good &= (values >> 46 < _YEARS) & ((values & 0xFFFFFF < 1_000_000) | (fsp == 0))
-        return Cells(x.format_moments(values, fsp), after, good)
+        return Cells(format_moments(values, fsp), after, good)
 
     return read
 
@@ -142,7 +161,7 @@ def _build_moment_reader(column: ColumnInfo) -> LaneReader:
 def _build_date_reader(_column: ColumnInfo) -> LaneReader:
     def read(spots: Spots) -> Cells:
         values, after, good = spots.read_uvarints(d.UVARINT)
-        return Cells(x.format_dates(values), after, good & (values >> 46 < _YEARS))
+        return Cells(format_dates(values), after, good & (values >> 46 < _YEARS))
 
     return read
 
@@ -157,14 +176,14 @@ def _build_duration_reader(column: ColumnInfo) -> LaneReader:
 
 def _build_duration_cells(column: ColumnInfo, nanoseconds: Ints, after: Ints, good: Bools) -> Cells:
     good = good & (nanoseconds < _MOST_HOURS) & (nanoseconds > -_MOST_HOURS)
-    return Cells(x.format_durations(np.where(good, nanoseconds, 0), min(column.fsp, 6)), after, good)
+    return Cells(format_durations(np.where(good, nanoseconds, 0), min(column.fsp, 6)), after, good)
 
 
 def _build_year_reader(_column: ColumnInfo) -> LaneReader:
     def read(spots: Spots) -> Cells:
         values, after, good = spots.read_uvarints(d.VARINT)
         years = decode_zigzag(values)
-        return Cells(x.format_years(years), after, good & (years >= 0) & (years < 10_000))
+        return Cells(format_years(years), after, good & (years >= 0) & (years < 10_000))
 
     return read
 
@@ -176,7 +195,7 @@ def _build_bit_reader(column: ColumnInfo) -> LaneReader:
         values, after, good = spots.read_uvarints(d.UVARINT)
         if width < 64:
             good &= values >> width == 0
-        return Cells(x.format_bits(values, width), after, good)
+        return Cells(format_bits(values, width), after, good)
 
     return _read_each(build_reader(column)) if width > 64 else read
 
@@ -184,7 +203,7 @@ def _build_bit_reader(column: ColumnInfo) -> LaneReader:
 def _build_enum_reader(column: ColumnInfo) -> LaneReader:
     def read(spots: Spots) -> Cells:
         values, after, good = spots.read_uvarints(d.UVARINT)
-        return Cells(x.format_enums(values, column.elems), after, good)
+        return Cells(format_enums(values, column.elems), after, good)
 
     return read
 
@@ -192,7 +211,7 @@ def _build_enum_reader(column: ColumnInfo) -> LaneReader:
 def _build_set_reader(column: ColumnInfo) -> LaneReader:
     def read(spots: Spots) -> Cells:
         values, after, good = spots.read_uvarints(d.UVARINT)
-        return Cells(x.format_each(values, lambda value: format_set(value, column.elems)), after, good)
+        return Cells(format_each(values, lambda value: format_set(value, column.elems)), after, good)
 
     return read
 
@@ -239,11 +258,11 @@ def _format_floats(
     plain = ~whole & (size >= limits[0]) & (size < limits[1])
     places = [np.flatnonzero(kind) for kind in (whole, plain, ~whole & ~plain)]
     kinds = [
-        x.format_numbers(values[places[0]].astype(np.int64)),
-        x.format_numbers(values[places[1]]),
-        x.format_each(values[places[2]], show),
+        format_numbers(values[places[0]].astype(np.int64)),
+        format_numbers(values[places[1]]),
+        format_each(values[places[2]], show),
     ]
-    return x.merge_texts(list(zip(places, kinds, strict=True)), len(values))
+    return merge_texts(list(zip(places, kinds, strict=True)), len(values))
 
 
 def _build_decimal_reader(column: ColumnInfo) -> LaneReader:
@@ -260,7 +279,7 @@ def _build_decimal_reader(column: ColumnInfo) -> LaneReader:
             cells = plain(chosen) if use_plain else _read_decimals(chosen, layout >> 8, layout & 0xFF, scale)
             after[places], good[places] = cells.next, cells.good
             parts.append((places, cells.texts))
-        return Cells(x.merge_texts(parts, len(spots)), after, good)
+        return Cells(merge_texts(parts, len(spots)), after, good)
 
     return read
 
@@ -284,7 +303,7 @@ def _read_decimals(spots: Spots, precision: int, frac: int, scale: int) -> Cells
     shown = letters[:, 1 : 1 + whole] != ord("0")
     shown[:, -1] = True
     negative &= (digits != ord("0")).any(axis=1)
-    return Cells(x.build_signed_texts(letters, shown.argmax(axis=1) + 1, negative), spots.at + 3 + size, good)
+    return Cells(build_signed_texts(letters, shown.argmax(axis=1) + 1, negative), spots.at + 3 + size, good)
 
 
 def _read_decimal_digits(body: NDArray[np.uint8], precision: int, frac: int) -> tuple[NDArray[np.uint8], Bools]:
@@ -295,7 +314,7 @@ def _read_decimal_digits(body: NDArray[np.uint8], precision: int, frac: int) -> 
         for byte in range(at, at + size):
             value = value << np.uint32(8) | body[:, byte]
         good &= value < 10**count
-        x.put_digits(digits, column, value, count)
+        put_digits(digits, column, value, count)
         at, column = at + size, column + count
     return digits, good
 

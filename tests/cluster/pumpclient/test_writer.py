@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import grpc
 import pytest
 from stub_pumps import Listing, Node, StubPump, until
 
+from binlake.base.spool import SpoolFile, SpoolPiece
 from binlake.cluster.pumpclient import ClientOptions, PumpClient, WriteTimes, writer
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
 from binlake.wire import build
@@ -313,6 +316,17 @@ def test_too_large_binlog_is_not_retried(pumps: Pumps, monkeypatch: pytest.Monke
     monkeypatch.setattr(writer, "MAX_BYTES", 100)
     with pytest.raises(Permanent, match=r"too large.*bytes=1\d\d limit=100"):
         pumps.client.write_prewrite(build.build_prewrite(2, b"k", bytes(100)))
+
+
+def test_large_prewrite_is_read_again_for_another_pump(pumps: Pumps, tmp_path: Path) -> None:
+    # U-06: its value is in a file, from which each try reads it.
+    value, file = random.Random(1).randbytes(3 << 20), SpoolFile(tmp_path)
+    file.append(b"before" + value)
+    pieces = (SpoolPiece(file, 6, 1 << 20), value[1 << 20 : -5], SpoolPiece(file, 6 + len(value) - 5, 5))
+    pumps.stubs[0].fails = 1
+    assert pumps.client.write_prewrites([build.build_large_prewrite(1, b"k", pieces)]) == ["pump1"]
+    (stored,) = pumps.stubs[1].got
+    assert stored.SerializeToString() == build.build_prewrite(1, b"k", value).SerializeToString()
 
 
 def test_known_pumps_are_used_while_the_registry_is_unavailable(pumps: Pumps) -> None:

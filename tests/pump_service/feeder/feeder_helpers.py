@@ -12,6 +12,7 @@ from binlake.errors import SourceUnavailable
 from binlake.mysqlbinlog.model import BinlogPosition
 from binlake.pump_service.feeder.publisher import Outgoing, PublishedDdl
 from binlake.wire import binlog_pb2 as pb
+from binlake.wire.build import LargePrewrite
 
 
 class CountingClock:
@@ -31,6 +32,11 @@ class CountingClock:
         return self.last
 
 
+def parse(large: LargePrewrite) -> pb.Binlog:
+    """The binlog in pieces."""
+    return pb.Binlog.FromString(b"".join(piece[:] for piece in large.pieces))
+
+
 @dataclass
 class MemoryPumps:
     """Accepts everything; the next `failures` calls find no pump.
@@ -45,11 +51,11 @@ class MemoryPumps:
     clock: CountingClock | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def write_prewrites(self, binlogs: Sequence[pb.Binlog]) -> list[str]:
+    def write_prewrites(self, binlogs: Sequence[pb.Binlog | LargePrewrite]) -> list[str]:
         if self.failures:
             self.failures -= 1
             raise SourceUnavailable("no pump accepted the prewrite")
-        self.got += binlogs
+        self.got += [parse(binlog) if isinstance(binlog, LargePrewrite) else binlog for binlog in binlogs]
         if self.clock is not None:
             self.clock_at_ack.append(self.clock.last)
         return [f"pump{binlog.start_ts % 2}" for binlog in binlogs]

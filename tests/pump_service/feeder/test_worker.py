@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import queue
-import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ from support import alert_rules
 from binlake.errors import ConfigError, SchemaError, SharedFailure, SourceUnavailable
 from binlake.mysqlbinlog.charsets import REPLACED
 from binlake.mysqlbinlog.definitions.writer import DefinitionChange
+from binlake.mysqlbinlog.events.changes import SpooledChanges
 from binlake.mysqlbinlog.model import LoggedSession, LoggedStatement, RowKind, RowsEvent, SourceTransaction, TableMap
+from binlake.mysqlbinlog.rowimage import encode_transactions
 from binlake.mysqlbinlog.rowimage.transactions import Guard
-from binlake.pump_service.feeder import worker
 from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.parts import Parts
 from binlake.pump_service.feeder.publisher import SourcePublisher, read_key
@@ -32,6 +33,7 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import build_database_json, build_job_json, build_table_json
 from binlake.testkit.workload.spec import Col, build_column_json
 from binlake.wire import binlog_pb2 as pb
+from binlake.wire import build
 
 SOURCE = "shard-1"
 TABLE_ID = 105
@@ -189,27 +191,29 @@ def test_rows_are_published_in_batches_and_statements_alone_in_the_sources_order
     assert (counts.transactions, counts.ddls, counts.left_out, counts.log_bytes) == (4, 1, 0, 450)
 
 
-@pytest.mark.parametrize(("limit", "is_given_up"), [(1, True), (1 << 20, False)])
-def test_events_of_a_large_transaction_are_given_up_once_encoded(
-    world: World, monkeypatch: pytest.MonkeyPatch, limit: int, is_given_up: bool
-) -> None:
-    # U-06: they are as large as what is sent then.
-    monkeypatch.setattr(worker, "_LARGE_BYTES", limit)
-    image, write, held = bytes([0, 1, 0, 0, 0]) * 40, world.pumps.write_prewrites, list[bool]()
+def test_a_large_transaction_is_published_alone_and_in_pieces(world: World, tmp_path: Path) -> None:
+    # U-06
+    spooled = SpooledChanges(tmp_path)
+    for event in (*rows(2, range(9)).changes, *rows(2, name="other").changes, *rows(2, (9,)).changes):
+        spooled.add(event)
+    world.feed(rows(1), SourceTransaction("0-1-2", 1002, position(2), spooled, size=100), rows(3))
+    world.settle(3)
+    first, large, last = world.pumps.of_type(pb.Prewrite)
+    expected = encode_transactions([list(spooled)], partial(world.catalog.find_definition, ""), 7)[0]
+    assert large.prewrite_value == expected
+    assert build.emit_always(large) is False  # what Go always writes is there
+    assert ids_of([first, large, last]) == ["0-1-1", "0-1-2", "0-1-3"]
+    counts = world.worker.counts
+    assert (counts.transactions, counts.rows, counts.batches, counts.log_bytes) == (3, 12, 3, 300)
 
-    def look(binlogs: Sequence[pb.Binlog]) -> list[str]:
-        # This function has one reference, and the call one.
-        held.append(sys.getrefcount(image) > 2)
-        return write(binlogs)
 
-    monkeypatch.setattr(world.pumps, "write_prewrites", look)
-    event = TableMap(9, "app", "t", bytes([t.LONG]), (0,), (False,))
-    world.feed(
-        SourceTransaction("0-1-1", 1001, position(1), (RowsEvent(RowKind.INSERT, event, b"", b"\1", image),), size=100)
-    )
+def test_a_large_transaction_of_tables_that_are_left_out_moves_the_position(world: World, tmp_path: Path) -> None:
+    spooled = SpooledChanges(tmp_path)
+    spooled.add(next(iter(rows(1, name="other").changes)))
+    world.feed(SourceTransaction("0-1-1", 1001, position(1), spooled, size=100))
     world.settle(1)
-    assert held == [not is_given_up]
-    assert (world.worker.counts.transactions, world.worker.counts.log_bytes) == (1, 100)
+    assert world.pumps.got == []
+    assert world.worker.counts.left_out == 1
 
 
 def test_a_transaction_outside_the_lists_only_moves_the_position(world: World) -> None:

@@ -20,8 +20,7 @@ from binlake.rows.codec import (
     encode_prewrite_value,
     walk,
 )
-from binlake.rows.codec.assemble import format_key_text
-from binlake.rows.codec.batch import MUTATION_SCHEMA
+from binlake.rows.codec.assemble import MUTATION_SCHEMA, format_key_text
 from binlake.rows.schema import mysqltypes as t
 from binlake.testkit.captures.capture import Capture
 from binlake.tso import compose
