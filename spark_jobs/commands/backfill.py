@@ -54,9 +54,10 @@ from binlake.spark_jobs.job.results import (
     show_results,
 )
 from binlake.spark_jobs.job.stagerun import run_stage
+from binlake.spark_jobs.tables.nextwindow import read_target_position
 from binlake.spark_jobs.tables.rendered import derive_net_again, render_again
 from binlake.spark_jobs.tables.sinks import read_sql_window
-from binlake.spark_jobs.tables.sqlwindow import compute_rows_digest, read_newest, read_target_position
+from binlake.spark_jobs.tables.sqlwindow import compute_rows_digest, read_newest
 from binlake.statements.batch import INDEX, compute_digest_of_index
 from binlake.window.derived import CompactManifest
 from binlake.window.lineage import build_lineage

@@ -56,7 +56,7 @@ from binlake.spark_jobs.job.context import Bounds, StageContext, build_context
 from binlake.spark_jobs.job.failures import translate_errors
 from binlake.spark_jobs.job.lake import commit_parts, commit_properties
 from binlake.spark_jobs.job.results import add_where
-from binlake.spark_jobs.tables.sqlwindow import read_target_position
+from binlake.spark_jobs.tables.nextwindow import read_target_position
 
 log = structlog.get_logger(__name__)
 

@@ -25,19 +25,10 @@ from binlake.spark_jobs.engine.engine import HELD_BYTES, Keeper
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lake import replace_window
 from binlake.spark_jobs.tables.batches import render_net_statements, render_ordered_statements
+from binlake.spark_jobs.tables.nextwindow import find_next_start, is_next, read_cluster_id, read_target_position
 from binlake.spark_jobs.tables.rendered import Rendered, derive_net_again, render_again, write_statements
 from binlake.spark_jobs.tables.sinks import SinkWindow, commit_note
-from binlake.spark_jobs.tables.sqlwindow import (
-    NO_ROWS,
-    Compacted,
-    Converted,
-    find_next_start,
-    is_next,
-    read_cluster_id,
-    read_compacted,
-    read_target_position,
-    require_pinned,
-)
+from binlake.spark_jobs.tables.sqlwindow import NO_ROWS, Compacted, Converted, read_compacted, require_pinned
 from binlake.spark_jobs.tables.statements import HeldBatch, LakeStatements, read_statements
 from binlake.statements import BatchLimits, StatementBatch
 from binlake.statements.batch import compute_digest_of_index

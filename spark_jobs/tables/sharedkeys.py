@@ -25,8 +25,8 @@ from binlake.lake.sharedtargets import KeyOwner, find_key_owners, read_locks
 from binlake.mirror.replica import Replica
 from binlake.rows.schema import TableDef
 from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.tables.nextwindow import find_next_start, read_target_position
 from binlake.spark_jobs.tables.sinks import SinkWindow, read_target_tables
-from binlake.spark_jobs.tables.sqlwindow import find_next_start, read_target_position
 from binlake.target import TargetPosition, TargetSession
 from binlake.target.apply.batches import find_present_keys
 from binlake.target.definitions.definitions import moves_rows
