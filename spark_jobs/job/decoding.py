@@ -123,12 +123,12 @@ class Decoder:
         self, decoded: Iterable[tuple[pa.RecordBatch, bool]], left_out: Counter[str]
     ) -> Iterator[pa.RecordBatch]:
         for batch, is_block in decoded:
-            remaining = self.expressions.filter_rows(batch)
+            remaining = self.expressions.filter_rows(batch) if self.expressions.places else batch
             if remaining.num_rows < batch.num_rows:
                 left_out[EXPRESSION] += batch.num_rows - remaining.num_rows
             if is_block:
                 left_out[BASE] += remaining.num_rows
-            yield add_columns(remaining, self.added)
+            yield add_columns(remaining, self.added) if self.added else remaining
 
     def _decode(
         self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]

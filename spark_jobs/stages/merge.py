@@ -123,7 +123,9 @@ def _merge(ctx: StageContext, manifest: WindowManifest, landed: LandedWindow | N
         detail |= {f"ddl_{name}": own} if own else {}
     filtered = {reason: count for reason, count in lost.items() if not reason.startswith(BY_TABLE)}
     detail |= {"filtered": filtered} if filtered else {}
-    alerts = [*_build_alerts(planned), *_build_table_alerts(lost, bounds), *_lock_alerts(ctx, locks, bounds)]
+    alerts = [*_build_alerts(planned), *_build_table_alerts(lost, bounds)]
+    if locks:
+        alerts += _lock_alerts(ctx, locks, bounds)
     detail |= {"alerts": alerts} if alerts else {}
     if ctx.rules.shard_mode == "pessimistic":
         detail |= {"shard_locks": locks.list_waiting(bounds.hi)}
@@ -148,8 +150,10 @@ def _plan_ddls(
     before = read_locks_at(ctx.windows, ctx.rules, manifest.lo)
     commanded = read_resolutions(ctx.windows, manifest.lo) if before else []
     planned, locks = plan_locked_ddls(base, binlogs, jobs, ctx.rules, ignored, manifest.lo, before, commanded)
-    require_replacements_used(planned, ctx.rules.replacements, manifest.lo, manifest.hi)
-    planned = add_injections(planned, ctx.rules.injections, manifest.lo, manifest.hi, base.version)
+    if ctx.rules.replacements:
+        require_replacements_used(planned, ctx.rules.replacements, manifest.lo, manifest.hi)
+    if ctx.rules.injections:
+        planned = add_injections(planned, ctx.rules.injections, manifest.lo, manifest.hi, base.version)
     return planned, build_window_schemas(base, binlogs, jobs, manifest.lo), locks
 
 
