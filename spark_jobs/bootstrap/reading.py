@@ -18,9 +18,9 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from binlake import tso
-from binlake.base import rowhash
-from binlake.base.lakecolumns import Binlog
-from binlake.base.rowhash import Fold
+from binlake.common import rowhash
+from binlake.common.lakecolumns import Binlog
+from binlake.common.rowhash import Fold
 from binlake.errors import Permanent
 from binlake.lake.baseload import BaseLoad, LoadedRange
 from binlake.lake.baseload import LoadedRange as ReadChunk
