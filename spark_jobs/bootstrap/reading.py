@@ -27,8 +27,8 @@ from binlake.lake.baseload import LoadedRange as ReadChunk
 from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG, parse_schema
 from binlake.mysqlbinlog.rowimage.transactions import encode_inserts
-from binlake.mysqlbinlog.tablerows.chunks import Chunks
 from binlake.mysqlbinlog.tablerows.link import Link, query_rows
+from binlake.mysqlbinlog.tablerows.ranges import Chunks
 from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, group_into_blocks
 from binlake.mysqlbinlog.tablerows.rowtexts import select_columns
 from binlake.rows.codec.encode import encode_commit_binlog

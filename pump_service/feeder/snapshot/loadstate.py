@@ -19,9 +19,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from binlake.mysqlbinlog.model import BinlogPosition
-from binlake.mysqlbinlog.tablerows.chunks import cut_column
 from binlake.mysqlbinlog.tablerows.link import Name
-from binlake.mysqlbinlog.tablerows.ranges import KeyRanges
+from binlake.mysqlbinlog.tablerows.ranges import KeyRanges, cut_column
 from binlake.pump_service.feeder.journal import Batch, FeederJournal, LoadedChunk
 from binlake.pump_service.feeder.snapshot.progress import TableLoad
 from binlake.pump_service.feeder.snapshot.reading import Value
