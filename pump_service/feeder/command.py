@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 
-from binlake.base.commandline import add_output
-from binlake.base.terminal import format_pace
+from binlake.common.commandline import add_output
+from binlake.common.terminal import format_pace
 from binlake.errors import ConfigError
 from binlake.pump_service.feeder.checks.report import has_failures, print_report, report_values, run_checks
 from binlake.pump_service.feeder.journal import FeederJournal

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import structlog
 
-from binlake.base import rowhash
+from binlake.common import rowhash
 from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import (
     Cell,
@@ -35,8 +35,8 @@ from binlake.spark_jobs.engine.rows import list_window_rows
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lake import replace_window
 from binlake.spark_jobs.job.pieces import CannotDeriveAhead, DerivedAhead, MergedWindow
-from binlake.spark_jobs.tables.baserows import BaseBlock, find_base_blocks
-from binlake.spark_jobs.tables.netchange import (
+from binlake.spark_jobs.shared.baserows import BaseBlock, find_base_blocks
+from binlake.spark_jobs.shared.netchange import (
     HoldGroup,
     NetRows,
     WindowNetChange,
@@ -44,10 +44,10 @@ from binlake.spark_jobs.tables.netchange import (
     count_groups,
     find_key_arrivals,
 )
-from binlake.spark_jobs.tables.render import Renderer
-from binlake.spark_jobs.tables.rendered import RenderedAhead, build_renderer, may_leave_out, write_groups
-from binlake.spark_jobs.tables.sharedkeys import find_shared_tables, require_own_keys
-from binlake.spark_jobs.tables.sinks import (
+from binlake.spark_jobs.shared.render import Renderer
+from binlake.spark_jobs.shared.rendered import RenderedAhead, build_renderer, may_leave_out, write_groups
+from binlake.spark_jobs.shared.sharedkeys import find_shared_tables, require_own_keys
+from binlake.spark_jobs.shared.sinks import (
     SinkWindow,
     WindowChanges,
     commit_note,
@@ -56,7 +56,7 @@ from binlake.spark_jobs.tables.sinks import (
     read_window_changes,
     require_merged,
 )
-from binlake.spark_jobs.tables.sqlwindow import (
+from binlake.spark_jobs.shared.sqlwindow import (
     Compacted,
     compute_rows_digest,
     find_next_start,

@@ -63,7 +63,7 @@ def test_each_required_package_is_installed_and_imported(module: str, package: s
 def test_delta_spark_jars_have_the_packages_version() -> None:  # C-02
     version = importlib.metadata.version("delta-spark")
     assert [jar for jar in (ROOT / ".local" / "jars").glob("delta-spark_*.jar") if jar.stem.endswith(version)]
-    session = (ROOT / "spark_jobs" / "engine" / "session.py").read_text(encoding="utf-8")
+    session = (ROOT / "spark_jobs" / "engine" / "spark.py").read_text(encoding="utf-8")
     assert "io.delta.sql.DeltaSparkSessionExtension" in session
 
 

@@ -11,7 +11,7 @@ import pytest
 from support.examples import seeds
 from support.tabledefs import Json, col, table
 
-from binlake.base.spool import SpoolFile
+from binlake.common.spool import SpoolFile
 from binlake.errors import WireError
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap
 from binlake.mysqlbinlog.rowimage import encode_in_pieces, encode_transactions, large, transactions

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
 
-from binlake.base.spool import MessagePiece, SpoolFile, SpoolPiece
+from binlake.common.spool import MessagePiece, SpoolFile, SpoolPiece
 from binlake.mysqlbinlog.charsets import InvalidText
 from binlake.mysqlbinlog.model import RowsEvent
 from binlake.mysqlbinlog.rowimage.shape import Shape

@@ -17,8 +17,8 @@ from binlake.mysqlbinlog.model import RowKind, RowsEvent, SourceTransaction, Tab
 from binlake.mysqlbinlog.rowimage import encode_transactions
 from binlake.mysqlbinlog.rowimage.shape import Shape, derive_shape
 from binlake.mysqlbinlog.rowimage.transactions import Guard
-from binlake.mysqlbinlog.tablerows.chunks import build_key_formatter, cut_column
 from binlake.mysqlbinlog.tablerows.link import Link, Name, ask
+from binlake.mysqlbinlog.tablerows.ranges import build_key_formatter, cut_column
 from binlake.pump_service.feeder.catalog import Catalog
 from binlake.pump_service.feeder.settings import SourceFile
 from binlake.pump_service.feeder.snapshot.changefilter import (

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 from pymysql import err
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.errors import BinlakeError, Permanent, SharedFailure, SourceUnavailable, Transient
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
 from binlake.mysqlbinlog.definitions.statements import split_ddl

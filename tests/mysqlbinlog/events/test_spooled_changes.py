@@ -12,7 +12,7 @@ import pytest
 from support.binlogevents import Log, read_all, reader_of
 from support.examples import seeds
 
-from binlake.base import spool
+from binlake.common import spool
 from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.events import changes
 from binlake.mysqlbinlog.events.changes import ChangeBuffer, SpooledChanges
