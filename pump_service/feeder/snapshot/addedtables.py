@@ -13,9 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from binlake.mysqlbinlog.tablerows.chunks import cut_column
 from binlake.mysqlbinlog.tablerows.link import Name
-from binlake.mysqlbinlog.tablerows.ranges import KeyRanges
+from binlake.mysqlbinlog.tablerows.ranges import KeyRanges, cut_column
 from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.snapshot.progress import TableLoad
 from binlake.rows.schema import TableDef
