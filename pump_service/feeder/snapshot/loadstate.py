@@ -15,7 +15,7 @@ from typing import Any
 
 from binlake.mysqlbinlog.model import BinlogPosition
 from binlake.mysqlbinlog.tablerows.link import Name
-from binlake.mysqlbinlog.tablerows.ranges import KeyRanges, cut_column
+from binlake.mysqlbinlog.tablerows.ranges import KeyRanges
 from binlake.pump_service.feeder.journal import Batch, FeederJournal, LoadedChunk
 from binlake.pump_service.feeder.snapshot.progress import TableLoad
 from binlake.pump_service.feeder.snapshot.reading import Value
