@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect.tokens import Token, TokenKind, render, tokenize
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema.state import DdlSide

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect.conversions import format_type
 from binlake.dialect.routed import Unmappable
 from binlake.dialect.tokens import Token, TokenKind, find_closing, split_list, tokenize, tokenize_with_spaces

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect.altertable import (
     build_alter_statements,
     explain_empty_alter,

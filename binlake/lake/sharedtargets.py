@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from binlake.base.lakecolumns import Mutation
+from binlake.common.lakecolumns import Mutation
 from binlake.ddl.shardlocks import Hold, Locks, Name, Resolution
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.errors import ConfigError

@@ -36,7 +36,7 @@ from deltalake import DeltaTable, Metadata, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.table import ProtocolVersions
 
-from binlake.base.process import read_clock_s
+from binlake.common.process import read_clock_s
 from binlake.errors import LostRange, Transient
 from binlake.lake.lease import find_term, require_leases
 from binlake.lake.objects import create_object, find_object, list_objects, put_object, read_object

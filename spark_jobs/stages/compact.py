@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from binlake.base import rowhash
+from binlake.common import rowhash
 from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import (
     Cell,
@@ -32,8 +32,8 @@ from binlake.spark_jobs.engine.rows import list_window_rows
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lake import replace_window
 from binlake.spark_jobs.job.pieces import CannotDeriveAhead, DerivedAhead, MergedWindow
-from binlake.spark_jobs.tables.baserows import BaseBlock, find_base_blocks
-from binlake.spark_jobs.tables.netchange import (
+from binlake.spark_jobs.shared.baserows import BaseBlock, find_base_blocks
+from binlake.spark_jobs.shared.netchange import (
     HoldGroup,
     NetRows,
     WindowNetChange,
@@ -41,16 +41,16 @@ from binlake.spark_jobs.tables.netchange import (
     count_groups,
     find_key_arrivals,
 )
-from binlake.spark_jobs.tables.nextwindow import (
+from binlake.spark_jobs.shared.nextwindow import (
     choose_window,
     find_waiting_ddl,
     is_next,
     read_target_position,
 )
-from binlake.spark_jobs.tables.render import Renderer
-from binlake.spark_jobs.tables.rendered import RenderedAhead, build_renderer, may_leave_out, write_groups
-from binlake.spark_jobs.tables.sharedkeys import find_shared_tables, require_own_keys
-from binlake.spark_jobs.tables.sinks import (
+from binlake.spark_jobs.shared.render import Renderer
+from binlake.spark_jobs.shared.rendered import RenderedAhead, build_renderer, may_leave_out, write_groups
+from binlake.spark_jobs.shared.sharedkeys import find_shared_tables, require_own_keys
+from binlake.spark_jobs.shared.sinks import (
     SinkWindow,
     WindowChanges,
     commit_note,
@@ -58,7 +58,7 @@ from binlake.spark_jobs.tables.sinks import (
     read_window_changes,
     require_merged,
 )
-from binlake.spark_jobs.tables.sqlwindow import (
+from binlake.spark_jobs.shared.sqlwindow import (
     Compacted,
     compute_rows_digest,
     may_differ,

@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 import structlog
 from deltalake import DeltaTable
 
-from binlake.base.lakecolumns import Binlog, Ddl
+from binlake.common.lakecolumns import Binlog, Ddl
 from binlake.ddl.ddls import add_injections, build_window_schemas, plan_locked_ddls, require_replacements_used
 from binlake.ddl.definitions import LandedDdl
 from binlake.ddl.shardlocks import Locks
@@ -50,7 +50,7 @@ from binlake.spark_jobs.job.decoding import (
 )
 from binlake.spark_jobs.job.lake import clear_rows, overwrite, replace_history
 from binlake.spark_jobs.job.pieces import LandedWindow, MergedWindow
-from binlake.spark_jobs.tables.sinks import build_window_predicate
+from binlake.spark_jobs.shared.sinks import build_window_predicate
 from binlake.window.derived import Merged, MergeManifest
 from binlake.window.manifest import WindowManifest
 from binlake.wire import binlog_pb2

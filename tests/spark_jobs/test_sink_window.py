@@ -9,7 +9,7 @@ import pytest
 from binlake.config import Replication
 from binlake.lake.windowlog import WindowEvent
 from binlake.spark_jobs.job.context import StageContext
-from binlake.spark_jobs.tables import nextwindow
+from binlake.spark_jobs.shared import nextwindow
 
 
 @pytest.fixture

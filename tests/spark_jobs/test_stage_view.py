@@ -19,7 +19,7 @@ from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.rows.schema import DdlJob, SchemaState
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.results import Bounds
-from binlake.spark_jobs.tables import nextwindow
+from binlake.spark_jobs.shared import nextwindow
 from binlake.testkit.captures.capture import Capture
 
 BANK = Path(__file__).parent.parent / "captures" / "bank"

@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from binlake.base.commandline import add_output
-from binlake.base.tomlfile import build_readable_error, to_toml_sections
+from binlake.common.commandline import add_output
+from binlake.common.tomlfile import build_readable_error, to_toml_sections
 from binlake.config.model import Replication
 from binlake.config.problems import find_problems
 from binlake.errors import ConfigError

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
-from binlake.base.arrowcolumns import encode_dictionary
+from binlake.common.arrowcolumns import encode_dictionary
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.columns import build_lane_reader
 from binlake.rows.codec.jsons import read_json

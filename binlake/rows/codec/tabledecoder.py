@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 from struct import Struct
 from typing import cast
 
-from binlake.base.varint import read_uvarint
+from binlake.common.varint import read_uvarint
 from binlake.rows.codec.datum import VARINT, read_decimal, read_varint
 from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.codec.values import (

@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from binlake.base.redaction import redact_value
-from binlake.base.varint import read_uvarint
+from binlake.common.redaction import redact_value
+from binlake.common.varint import read_uvarint
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.datum import format_double, format_float, read_decimal
 from binlake.rows.codec.jsons import find_json_end, read_json

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from binlake.base import rowhash
+from binlake.common import rowhash
 from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import Shapes, TableShape
 from binlake.errors import CheckpointConflict, DamagedManifest, ImmutableWindow
@@ -27,16 +27,16 @@ from binlake.spark_jobs.engine.rows import Rows
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.lake import fold_rows
 from binlake.spark_jobs.job.pieces import MergedWindow
-from binlake.spark_jobs.tables.netchange import NetRows
-from binlake.spark_jobs.tables.rendered import RenderedAhead
-from binlake.spark_jobs.tables.sinks import (
+from binlake.spark_jobs.shared.netchange import NetRows
+from binlake.spark_jobs.shared.rendered import RenderedAhead
+from binlake.spark_jobs.shared.sinks import (
     COMPACT_AGAIN,
     SinkWindow,
     build_compact_manifest,
     read_sql_window,
     require_merged,
 )
-from binlake.spark_jobs.tables.statements import LakeStatements
+from binlake.spark_jobs.shared.statements import LakeStatements
 from binlake.target import TargetPosition, TargetSession
 from binlake.target.definitions.definitions import expect_tables, read_definitions
 from binlake.target.definitions.forms import Name

@@ -13,7 +13,7 @@ from binlake.lake.ddls import read_landed_ddls
 from binlake.lake.targetevents import record_moves
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.pieces import MergedWindow
-from binlake.spark_jobs.tables.sinks import read_merged_row_counts
+from binlake.spark_jobs.shared.sinks import read_merged_row_counts
 from binlake.target import TargetPosition, read_position
 from binlake.target.claim.checkpoint import may_pass_refused
 from binlake.window.cuts import build_waiting_detail, find_end_before_refused, require_outside_ddl
