@@ -32,7 +32,7 @@ from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import IndexColumn, IndexInfo
 from binlake.rows.schema.job import PUBLIC
-from binlake.spark_jobs.tables.statements import build_statement_table
+from binlake.spark_jobs.shared.statements import build_statement_table
 from binlake.statements import BatchLimits, Phase, StatementBatch, TableStatements
 from binlake.statements.batch import restore_checked_batch
 from binlake.target import SegmentPlan, apply_window

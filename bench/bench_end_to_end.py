@@ -45,9 +45,9 @@ from target_floor import check_rows, measure_floor
 from window_process import WindowJob, WindowRun
 
 from binlake import tso
-from binlake.base.installation import list_delta_jars
 from binlake.cluster.placement import PdClient
 from binlake.cluster.pumpclient import PumpReader
+from binlake.common.installation import list_delta_jars
 from binlake.pump_service.statusport import StatusServer
 from binlake.spark_jobs.engine.spark import CONF
 from binlake.testkit.workload.command import VERSION

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Producer
 from feed_load import AVRO, FeedRows, build_loads
 
-from binlake.base import rowhash
+from binlake.common import rowhash
 from binlake.config.feed import FeedSection
 from binlake.config.protocols import (
     CanalJsonOptions,
@@ -46,8 +46,8 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.tables import build_message_table
 from binlake.rules.tables import TableMatcher
 from binlake.spark_jobs.job.lake import commit_parts, ensure_table
+from binlake.spark_jobs.shared.messages import Encoded, EncodeTask
 from binlake.spark_jobs.stages.publish import TRANSACTION_ROWS, publish_window
-from binlake.spark_jobs.tables.messages import Encoded, EncodeTask
 from deploy.local.apicurio import Apicurio
 from deploy.local.kafka import KafkaBroker
 

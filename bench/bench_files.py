@@ -23,9 +23,9 @@ import google_crc32c
 import pyarrow as pa
 from feed_load import FeedRows, build_loads
 
-from binlake.base import rowhash
-from binlake.base.filestore import LocalStore
 from binlake.binlogfile.reading import BinlogTransaction, read_items
+from binlake.common import rowhash
+from binlake.common.filestore import LocalStore
 from binlake.config.protocols import PbOptions
 from binlake.config.sinkuri import StorageSection
 from binlake.feed.files.binlogs import BinlogPublisher
@@ -35,7 +35,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.tables import build_message_table
 from binlake.rules.tables import TableMatcher
 from binlake.spark_jobs.job.lake import commit_parts, ensure_table
-from binlake.spark_jobs.tables.messages import EncodeTask
+from binlake.spark_jobs.shared.messages import EncodeTask
 
 REPEATS = int(os.environ.get("ROUNDS", "5"))
 _PIECE = 1 << 20

@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 import structlog
 
-from binlake.base.varint import write_uvarint
+from binlake.common.varint import write_uvarint
 from binlake.pump_service.pump.command import tune
 from binlake.pump_service.pump.index import PumpIndex
 from binlake.pump_service.pump.record import Pointer

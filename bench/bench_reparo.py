@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import psutil
 import pyarrow as pa
 
-from binlake.base.filestore import LocalStore
 from binlake.binlogfile.folder import format_file_name
 from binlake.binlogfile.framing import pack_record
+from binlake.common.filestore import LocalStore
 from binlake.extras.reparo import statements
 from binlake.extras.reparo.restore import restore
 from binlake.extras.reparo.settings import ReparoSettings

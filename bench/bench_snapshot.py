@@ -97,7 +97,7 @@ def main() -> int:
     """Print a line for each way. Return 1 if the target differs after one of them."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     args = _parse_arguments()
-    # As in `binlake window run` (binlake/base/process.py): Arrow's own allocator would take a quarter more CPU.
+    # As in `binlake window run` (binlake/common/process.py): Arrow's own allocator would take a quarter more CPU.
     pa.set_memory_pool(pa.system_memory_pool())
     wrong: list[str] = []
     for shape in args.shape:

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from sysbench_rows import C_BYTES, DB, FIRST_NUMBER, PAD_BYTES, RowImages, RowRole, SysbenchLoad, SysbenchWriter
 
-from binlake.base.varint import write_uvarint
+from binlake.common.varint import write_uvarint
 from binlake.pump_service.statusport import (
     Json,
     PrewrittenTransaction,

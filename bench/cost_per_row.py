@@ -31,8 +31,8 @@ import pyarrow.compute as pc
 from bulk_load import BulkLoad
 from sysbench_rows import DB, LOADS, SysbenchLoad
 
-from binlake.base.rowhash import hash_rows
 from binlake.changes.net.columns import compute_net_changes
+from binlake.common.rowhash import hash_rows
 from binlake.config.protocols import AvroOptions
 from binlake.ddl.definitions import Cell, Segments, WindowDefinitions
 from binlake.feed.avro import AvroFormat
@@ -45,8 +45,8 @@ from binlake.rules import Rules
 from binlake.rules.topics import Dispatcher, Topics
 from binlake.spark_jobs.job.decoding import Decoder
 from binlake.spark_jobs.land.binlogfiles import measure_landed
-from binlake.spark_jobs.tables.render import Renderer
-from binlake.spark_jobs.tables.statements import build_statement_table
+from binlake.spark_jobs.shared.render import Renderer
+from binlake.spark_jobs.shared.statements import build_statement_table
 from binlake.statements import BatchLimits, TableStatements, build_images_from_maps
 from binlake.testkit.workload.catalog import ID
 from binlake.tso import to_datetime

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from binlake import tso
-from binlake.base.lakecolumns import Binlog, History, Mutation
+from binlake.common.lakecolumns import Binlog, History, Mutation
 from binlake.lake.tables import BINLOG, MUTATION, LakeTable, parse_schema
 
 TABLES = 8

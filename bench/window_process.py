@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import psutil
 from flame import SAMPLER, sample_stacks
 
-from binlake.base.process import share_arenas, use_system_memory
-from binlake.base.startup import import_lightly
+from binlake.common.process import share_arenas, use_system_memory
+from binlake.common.startup import import_lightly
 
 # As each of Binlake's programs does first.
 import_lightly()

@@ -16,12 +16,12 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import NoReturn, Protocol, TextIO
 
-from binlake.base.commandline import Exit, describe_commands, explain_actions, explain_unknown_command, find_action
-from binlake.base.installation import explain_missing, list_versions
-from binlake.base.localfiles import describe_os_error
-from binlake.base.process import use_system_memory
-from binlake.base.startup import collect_rarely, import_lightly
-from binlake.base.terminal import escape_invisible
+from binlake.common.commandline import Exit, describe_commands, explain_actions, explain_unknown_command, find_action
+from binlake.common.installation import explain_missing, list_versions
+from binlake.common.localfiles import describe_os_error
+from binlake.common.process import use_system_memory
+from binlake.common.startup import collect_rarely, import_lightly
+from binlake.common.terminal import escape_invisible
 from binlake.errors import BinlakeError, ConfigError
 
 GROUP = "binlake.commands"
@@ -91,7 +91,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     # Imported after `import_lightly`: it loads structlog.
-    from binlake.base.logs import write_events_to
+    from binlake.common.logs import write_events_to
 
     command, args = prepare(arguments)
     # Events go to stderr: stdout is for the command's output, such as that of `--output json`.
@@ -103,7 +103,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _print_error(error: BinlakeError) -> None:
     """One line; what a server or a file put into the text moves no cursor and changes no colour."""
-    from binlake.base.logs import are_logs_json
+    from binlake.common.logs import are_logs_json
 
     if are_logs_json():
         import structlog

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.errors import WireError
 
 EXPRESSION = "(expression)"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from binlake.base.terminal import escape_invisible
+from binlake.common.terminal import escape_invisible
 
 HEALTHZ, READYZ = "/healthz", "/readyz"
 PROBE_CONTENT_TYPE = "text/plain; charset=utf-8"

@@ -21,8 +21,8 @@ from support.leftovers import leftovers, mark_session
 from support.memory_disk import keep_temporary_files_in_memory
 from support.shared_servers import drop_databases, shared
 
-from binlake.base.installation import SHORT_LIVED
-from binlake.base.startup import collect_rarely
+from binlake.common.installation import SHORT_LIVED
+from binlake.common.startup import collect_rarely
 from deploy.local.process import Child
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.audit.audit import Audit, TableAsOf, sort_key
-from binlake.base.arrowcolumns import number_values
-from binlake.base.lakecolumns import History, Mutation
 from binlake.changes.net import compute_net_changes, encode_row_key
 from binlake.changes.net.net import complete_event, split_by_key
+from binlake.common.arrowcolumns import number_values
+from binlake.common.lakecolumns import History, Mutation
 from binlake.ddl.definitions import derive_key_defaults
 from binlake.errors import ConfigError, LostRange, OutOfTime, SchemaError
 from binlake.lake.ddls import read_landed_ddls

@@ -14,8 +14,8 @@ import pyarrow.dataset as ds
 from deltalake.exceptions import DeltaError
 
 from binlake.audit.audit import Audit, sort_key
-from binlake.base.lakecolumns import Mirror
 from binlake.changes.net import NetChange, compute_net_changes
+from binlake.common.lakecolumns import Mirror
 from binlake.ddl.definitions import derive_key_defaults
 from binlake.errors import LostRange, OutOfTime
 from binlake.lake.mutations import Row, match_table

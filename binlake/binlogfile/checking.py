@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from binlake.base.filestore import StoredFiles
 from binlake.binlogfile.folder import (
     BinlogFile,
     BinlogIndex,
@@ -20,6 +19,7 @@ from binlake.binlogfile.folder import (
 )
 from binlake.binlogfile.framing import DamagedFile
 from binlake.binlogfile.reading import Item, parse_item, read_file_records, read_first_commit_ts, require_files
+from binlake.common.filestore import StoredFiles
 from binlake.errors import Permanent
 
 See = Callable[[Item], None]

@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from binlake import tso
-from binlake.base.filestore import StoredFiles
+from binlake.common.filestore import StoredFiles
 from binlake.errors import Permanent
 
 Compression = Literal["none", "gzip", "zstd"]

@@ -17,7 +17,6 @@ from typing import Any, BinaryIO
 import structlog
 from google.protobuf.message import DecodeError
 
-from binlake.base.filestore import StoredFiles
 from binlake.binlogfile.folder import (
     BinlogFile,
     BinlogIndex,
@@ -27,6 +26,7 @@ from binlake.binlogfile.folder import (
     select_binlog_files,
 )
 from binlake.binlogfile.framing import FramedPayload, build_damage_error, read_records
+from binlake.common.filestore import StoredFiles
 from binlake.errors import Permanent
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.datum import read_decimal

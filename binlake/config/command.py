@@ -12,8 +12,8 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from binlake.base.secrets import names_secret
-from binlake.base.sections import TableName
+from binlake.common.secrets import names_secret
+from binlake.common.sections import TableName
 from binlake.config.load import check_replication
 from binlake.config.model import Replication
 from binlake.config.problems import list_plain_secrets

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from binlake.base.sections import NameList, Section
+from binlake.common.sections import NameList, Section
 from binlake.config.protocols import AvroOptions, CsvOptions, Options, PbOptions, SlaveBinlogOptions
 from binlake.config.sinkuri import SinkUri, parse_sink_uri
 from binlake.errors import ConfigError

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import structlog
 from pydantic import BaseModel, ValidationError
 
-from binlake.base.redaction import show_row_values
-from binlake.base.secrets import Field, resolve_secret
-from binlake.base.tomlfile import build_readable_error, read_toml
+from binlake.common.redaction import show_row_values
+from binlake.common.secrets import Field, resolve_secret
+from binlake.common.tomlfile import build_readable_error, read_toml
 from binlake.config.model import Replication
 from binlake.config.problems import find_notifier_problems, find_problems
 from binlake.config.sidefiles import NAME, lay_over, merge_ddl_choices, merge_feed_files, read_defaults
@@ -44,7 +44,7 @@ def load_replication(
     With `secrets` False they stay unresolved: a caller that only reads names and locations (a DAG
     file, a page) must neither need nor hold the target's password. Patterns and expressions of filters are then not
     checked either. With `secrets` True, it also sets whether errors of this process show values of rows
-    (binlake.base.redaction).
+    (binlake.common.redaction).
     """
     path = Path(path)
     replication = _read_model(path, defaults)
@@ -133,7 +133,7 @@ def _resolve_secrets(replication: Replication, path: Path, environ: Mapping[str,
 
 
 def resolve_server(key: str, server: Server, path: Path, environ: Mapping[str, str] | None = None) -> Server:
-    """`server`, which has a user and a password, with what these name (binlake.base.secrets). Raises ConfigError."""
+    """`server`, which has a user and a password, with what these name (binlake.common.secrets). Raises ConfigError."""
     fields: tuple[Field, ...] = ("user", "password")
     values: dict[str, str] = {
         field: resolve_secret(getattr(server, field), f"{key}.{field}", field, where={"file": path}, environ=environ)

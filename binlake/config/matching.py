@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from binlake.base.sections import TableName
+from binlake.common.sections import TableName
 from binlake.config.model import Replication
 from binlake.rows.schema.forms import fold_pair
 from binlake.rules import Rules

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from binlake.base.sections import (
+from binlake.common.sections import (
     BlockAllowList,
     DdlInjection,
     DdlReplacement,

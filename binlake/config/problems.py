@@ -12,8 +12,8 @@ from pkgutil import resolve_name
 from urllib.parse import unquote, urlsplit
 
 from binlake import tso
-from binlake.base.secrets import names_secret
-from binlake.base.sections import SecuritySection
+from binlake.common.secrets import names_secret
+from binlake.common.sections import SecuritySection
 from binlake.config.feed import FeedSection
 from binlake.config.model import Replication
 from binlake.config.servers import SourceSql, TargetSection, ValidatedSource

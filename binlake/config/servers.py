@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from binlake.base.sections import HostText, NameList, Section, SecuritySection, SqlSecurity, TableName
-from binlake.base.sql import Dialect
+from binlake.common.sections import HostText, NameList, Section, SecuritySection, SqlSecurity, TableName
+from binlake.common.sql import Dialect
 from binlake.rows.schema.job import read_zone
 
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from binlake.base.sections import DdlReplacement, Section, TsText
-from binlake.base.tomlfile import build_readable_error, read_toml, write_toml
+from binlake.common.sections import DdlReplacement, Section, TsText
+from binlake.common.tomlfile import build_readable_error, read_toml, write_toml
 from binlake.config.feed import FeedSection
 from binlake.config.model import Replication
 from binlake.errors import ConfigError

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from binlake.base.filestore import StoreAddress
+from binlake.common.filestore import StoreAddress
 from binlake.config.protocols import PROTOCOLS, Options, UriWords, join_names, read_options
 from binlake.errors import ConfigError
 

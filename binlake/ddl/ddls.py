@@ -236,12 +236,14 @@ def plan_locked_ddls(
     ignored: Collection[int] = (),
     lo: int = 0,
     before: Locks | None = None,
-    resolutions: Iterable[Resolution] = (),
+    resolutions: Collection[Resolution] = (),
 ) -> tuple[list[LandedDdl], Locks]:
     """As `plan_ddls`, plus the window's holds of tables that share a target. `before`: their holds at lo.
 
     `resolutions`: an operator's commands at lo.
     """
+    if not (binlogs or jobs or before or resolutions):
+        return [], Locks()
     naming, locks = Naming(rules), before or Locks()
     judge = Judge(naming, TargetTables(base, naming, locks.list_definitions_at(lo)), ignored, locks)
     resolved = [judge.shared.resolve(resolution, lo, base.version) for resolution in resolutions]

@@ -18,7 +18,7 @@ from functools import cache
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect import derive_bytewise_definitions, render_bytewise
 from binlake.dialect.replacement import find_replaced_names
 from binlake.errors import SchemaError

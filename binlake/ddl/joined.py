@@ -334,7 +334,7 @@ def _render_added_indexes(was: TableDef, now: TableDef) -> Iterator[str]:
 
 
 def _list_indexes(table: TableDef) -> Sequence[IndexInfo]:
-    return [*table.list_unique_keys(), *(i for i in table.indexes if not i.unique and i.state == PUBLIC)]
+    return [*table.list_unique_keys(), *_select_plain_indexes(table)]
 
 
 def _list_index_parts(index: IndexInfo) -> tuple[bool, tuple[tuple[str, int], ...]]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from binlake.base.lakecolumns import Mutation
+from binlake.common.lakecolumns import Mutation
 from binlake.ddl.shardlocks import Hold, Locks, Name, as_table
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.rows.codec.encode import derive_filled_text

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect.classify import Classified
 from binlake.dialect.clauses import (
     build_foreign_key_indexes,

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect.tokens import Token, TokenKind, render, tokenize
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema.state import DdlSide
@@ -133,7 +133,7 @@ def _find_name(tokens: Sequence[Token], at: int, *only: str) -> int:
 
 def derive_bytewise_definitions(of: DdlSide, dialect: Dialect) -> DdlSide:
     """The definitions of one side of a DDL, with the collations that the target must have."""
-    databases = tuple(_derive_bytewise_database(db, dialect) for db in of.databases)
+    databases = tuple(DbInfo.from_json(_with_collation(db.raw, "collate", dialect)) for db in of.databases)
     return replace(of, databases=databases, tables=tuple(derive_bytewise_table(table, dialect) for table in of.tables))
 
 
@@ -144,10 +144,6 @@ def derive_bytewise_table(table: TableDef, dialect: Dialect) -> TableDef:
     ]
     raw = _with_collation({**table.raw, "cols": columns}, "collate", dialect)
     return TableDef.from_json(raw, DbInfo(table.db_id, table.db, "", "", {}))
-
-
-def _derive_bytewise_database(db: DbInfo, dialect: Dialect) -> DbInfo:
-    return DbInfo.from_json(_with_collation(db.raw, "collate", dialect))
 
 
 def _with_collation(raw: Mapping[str, Any], name: str, dialect: Dialect) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect.casting import find_fixed_offset, find_type_group, needs_day, needs_zone
 from binlake.dialect.collations import find_target_charset, find_target_collation
 from binlake.dialect.families import Way, choose_way

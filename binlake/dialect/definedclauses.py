@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect.clauses import drop_introducers
 from binlake.dialect.expressions import widen_unsigned
 from binlake.dialect.routed import Unmappable

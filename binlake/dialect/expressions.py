@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect.tokens import Token, TokenKind, find_closing, join_list, render, split_list, tokenize
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect.casting import cast_expression, find_type_group, needs_day, needs_zone
 from binlake.dialect.routed import Unmappable
 from binlake.rows.codec.casts import knows_pair

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect.conversions import format_type
 from binlake.dialect.routed import Unmappable
 from binlake.dialect.tokens import Token, TokenKind, find_closing, split_list, tokenize, tokenize_with_spaces
@@ -267,7 +267,7 @@ def build_once_computed_specs(
         column = by_name.pop(fold_name(spec[at].value), None) if at else None
         if column is None:
             continue
-        generation = _generate(column)
+        generation = tokenize_with_spaces(f" GENERATED ALWAYS AS ({column.generated_expr}) STORED")
         end = _find_word(spec, at + 1, _AFTER_TYPE)
         rest = _find_word(spec, at + 1, _AFTER_DEFINITION)
         nullness = [token for token in spec[end:rest] if not token.is_word("NOT", "NULL")]
@@ -314,10 +314,6 @@ def _define(column: ColumnInfo, dialect: Dialect, *, is_plain: bool) -> str:
     else:
         words += [f"GENERATED ALWAYS AS ({column.generated_expr}) {'STORED' if column.generated_stored else 'VIRTUAL'}"]
     return " ".join([*words, *([f"COMMENT {quote(column.comment)}"] if column.comment else [])])
-
-
-def _generate(column: ColumnInfo) -> list[Token]:
-    return tokenize_with_spaces(f" GENERATED ALWAYS AS ({column.generated_expr}) STORED")
 
 
 def _find_defined_name(spec: Sequence[Token]) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect.altertable import (
     build_alter_statements,
     explain_empty_alter,
@@ -116,8 +116,8 @@ def _map_one(tokens: list[Token], ddl: RoutedDdl, dialect: Dialect) -> MappedDdl
         raise build_inexpressible_error(ddl, dialect, error.clause) from None
     use = (
         ()
-        if _is_on_database(statement.kind) or not ddl.db
-        else (f"USE {quote_name(_find_session_db(statement, ddl))}",)
+        if statement.kind in DATABASES or not ddl.db
+        else (f"USE {quote_name(find_session_db(statement, ddl.before.tables, ddl.db))}",)
     )
     return MappedDdl((*use, *text))
 
@@ -134,18 +134,10 @@ def _put_stored_defaults(tokens: list[Token], statement: Classified, ddl: Routed
     return [*tokens[: statement.rest + 1], *join_list(parts), *tokens[end:]]
 
 
-def _find_session_db(statement: Classified, ddl: RoutedDdl) -> str:
-    return find_session_db(statement, ddl.before.tables, ddl.db)
-
-
 def _tokenize_plain(query: str, dialect: Dialect) -> list[Token]:
     """Tokens without comments; a TiDB target keeps TiDB's own clauses."""
     dropped = {TokenKind.COMMENT} if dialect == "tidb" else {TokenKind.COMMENT, TokenKind.FEATURE}
     return [token for token in unwrap_not_enforced(tokenize(query)) if token.kind not in dropped]
-
-
-def _is_on_database(kind: DdlKind) -> bool:
-    return kind in DATABASES
 
 
 def _find_skip_reason(tokens: Sequence[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> str:

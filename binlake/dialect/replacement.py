@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from binlake.base.sections import DdlInjection, DdlReplacement
+from binlake.common.sections import DdlInjection, DdlReplacement
 from binlake.dialect.classify import Classified, DdlKind, classify_tokens, names_object_first
 from binlake.dialect.names import DATABASES, find_names_beside_altered, put_target_names, split_statements
 from binlake.dialect.tokens import Token, TokenKind, tokenize

@@ -70,14 +70,12 @@ class Token:
         quote, inside = self.text[0], self.text[1:-1]
         if self.kind is TokenKind.NAME or self.plain or "\\" not in inside:
             return inside.replace(quote * 2, quote)
-        return re.sub(rf"{quote}{quote}|\\(.)", lambda m: _unescape(m[1]) if m[1] else quote, inside, flags=re.DOTALL)
+        return re.sub(
+            rf"{quote}{quote}|\\(.)", lambda m: _ESCAPES.get(m[1], m[1]) if m[1] else quote, inside, flags=re.DOTALL
+        )
 
 
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
-
-
-def _unescape(character: str) -> str:
-    return _ESCAPES.get(character, character)
 
 
 _PATTERN = re.compile(

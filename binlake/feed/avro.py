@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake import tso
-from binlake.base.arrowcolumns import (
+from binlake.common.arrowcolumns import (
     Array,
     Ints,
     build_binary_array,

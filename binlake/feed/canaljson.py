@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake import tso
-from binlake.base.arrowcolumns import Part, decode_hex, join_parts
+from binlake.common.arrowcolumns import Part, decode_hex, join_parts
 from binlake.config.protocols import CanalJsonOptions
 from binlake.ddl.definitions import LandedDdl
 from binlake.feed.encoding import (

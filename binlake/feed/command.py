@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from binlake import tso
-from binlake.base.commandline import add_output, parse_count, read_moment
-from binlake.base.filestore import open_store
-from binlake.base.terminal import escape_invisible
+from binlake.common.commandline import add_output, parse_count, read_moment
+from binlake.common.filestore import open_store
+from binlake.common.terminal import escape_invisible
 from binlake.config import load_replication
 from binlake.config.feed import FeedSection
 from binlake.config.sinkuri import SinkUri, parse_sink_uri

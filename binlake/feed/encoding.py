@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.arrowcolumns import Array, ByteTable, Ints, Part, encode_varints, join_parts, map_distinct
+from binlake.common.arrowcolumns import Array, ByteTable, Ints, Part, encode_varints, join_parts, map_distinct
 from binlake.rows.codec.values import show_member_text
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from binlake import tso
-from binlake.base.commandline import add_output, read_moment
-from binlake.base.filestore import StoreAddress, StoredFiles, open_store
-from binlake.base.lakecolumns import Mutation
-from binlake.base.terminal import print_table
 from binlake.binlogfile.checking import FileReport, FolderReport, list_files, verify_files
 from binlake.binlogfile.folder import read_index
 from binlake.binlogfile.reading import BinlogTransaction, Item
+from binlake.common.commandline import add_output, read_moment
+from binlake.common.filestore import StoreAddress, StoredFiles, open_store
+from binlake.common.lakecolumns import Mutation
+from binlake.common.terminal import print_table
 from binlake.config import load_replication
 from binlake.config.feed import FeedSection
 from binlake.config.model import Replication

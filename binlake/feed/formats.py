@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from binlake.base.lakecolumns import Mutation
+from binlake.common.lakecolumns import Mutation
 from binlake.ddl.definitions import LandedDdl
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.statements.maps import ImageMaps

@@ -22,8 +22,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from binlake.base.arrowcolumns import encode_dictionary
-from binlake.base.lakecolumns import Message
+from binlake.common.arrowcolumns import encode_dictionary
+from binlake.common.lakecolumns import Message
 from binlake.config.sinkuri import KafkaConnection
 from binlake.errors import BinlakeError, Fenced, Permanent, Transient
 from binlake.feed.kafkaclient import TIMEOUT_S, TOO_LARGE, build_client_settings, convert_error, format_key

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from binlake.base.lakecolumns import Message, Mutation
-from binlake.base.rowhash import hash_rows
 from binlake.changes.net.events import group_rows_by_table
+from binlake.common.lakecolumns import Message, Mutation
+from binlake.common.rowhash import hash_rows
 from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions
 from binlake.feed.formats import (
     DELETE,

@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 import httpx
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from binlake.base.secrets import names_secret, resolve_secret
+from binlake.common.secrets import names_secret, resolve_secret
 from binlake.errors import ConfigError, Permanent, Transient
 
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.arrowcolumns import encode_dictionary
-from binlake.base.lakecolumns import Message
+from binlake.common.arrowcolumns import encode_dictionary
+from binlake.common.lakecolumns import Message
 from binlake.config.feed import FeedSection
 from binlake.config.model import Replication
 from binlake.ddl.definitions import LandedDdl, WindowDefinitions

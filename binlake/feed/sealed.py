@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from binlake.base import rowhash
-from binlake.base.lakecolumns import Message
+from binlake.common import rowhash
+from binlake.common.lakecolumns import Message
 from binlake.errors import ImmutableWindow
 from binlake.feed.manifest import ChangePosition, EncodeManifest
 from binlake.feed.messages import ORDER

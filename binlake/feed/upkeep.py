@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from binlake import tso
-from binlake.base.lakecolumns import Message
+from binlake.common.lakecolumns import Message
 from binlake.feed.state import find_greatest_hi_of_feed, read_state
 from binlake.lake.lock import build_commit_properties, hold_lake_lock
 from binlake.lake.opentable import is_table, load_table

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from binlake.base.installation import EXTRAS, list_versions, require_one_pyspark
+from binlake.common.installation import EXTRAS, list_versions, require_one_pyspark
 from binlake.config import Replication
 from binlake.config.load import load_replication
 from binlake.errors import BinlakeError, ConfigError

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from binlake.base.commandline import Exit, add_output, add_replications, list_replications, parse_seconds
-from binlake.base.terminal import format_duration, print_table
+from binlake.common.commandline import Exit, add_output, add_replications, list_replications, parse_seconds
+from binlake.common.terminal import format_duration, print_table
 from binlake.config.load import find_replications_folder
 from binlake.health.survey import UNKNOWN, Row, choose_status, find_airflow, find_files, read_rows
 from binlake.pipeline import FEED, LAKE, SINKS

@@ -14,15 +14,15 @@ from functools import partial
 from pathlib import Path
 
 from binlake import tso
-from binlake.base import sql
-from binlake.base.sql import parse_privileges
-from binlake.base.sqllink import LOOPBACK
 from binlake.cluster.control.commands import read_pump_problems
 from binlake.cluster.control.config import read_table_names
 from binlake.cluster.control.nodes import is_ahead, is_stale
 from binlake.cluster.node import describe_hold, name_consumer
 from binlake.cluster.placement import NodeStatus
 from binlake.cluster.placement.pd import open_placement
+from binlake.common import sql
+from binlake.common.sql import parse_privileges
+from binlake.common.sqllink import LOOPBACK
 from binlake.config import Replication
 from binlake.config.load import check_replication
 from binlake.config.matching import match_rules, select_own_tables

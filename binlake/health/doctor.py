@@ -17,10 +17,10 @@ from pathlib import Path
 
 import structlog
 
-from binlake.base.commandline import Exit, add_output, add_replications, list_replications, parse_seconds
-from binlake.base.installation import explain_missing
-from binlake.base.reachability import begin_in_thread
-from binlake.base.terminal import print_table
+from binlake.common.commandline import Exit, add_output, add_replications, list_replications, parse_seconds
+from binlake.common.installation import explain_missing
+from binlake.common.reachability import begin_in_thread
+from binlake.common.terminal import print_table
 from binlake.config.load import find_replications_folder, load_replication
 from binlake.errors import BinlakeError, ConfigError
 from binlake.health.checks import Check, DoctorLine, ListChecks, Patient, Verdict, explain_error, list_host_checks

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from binlake.base.terminal import format_duration
 from binlake.cluster.source.hearing import HeardSource, Hearing
+from binlake.common.terminal import format_duration
 from binlake.health.values import format_utc
 from binlake.pipeline import label_sink, parse_feed_sink
 

@@ -20,10 +20,10 @@ from urllib.parse import urlsplit
 import structlog
 
 from binlake import tso
-from binlake.base.reachability import is_listening, parse_address
 from binlake.cluster.control.nodes import is_stale
 from binlake.cluster.placement import EtcdClient, NodeRegistry, NodeStatus, PdClient
 from binlake.cluster.source.hearing import HeardSource, Hearing, combine, listen
+from binlake.common.reachability import is_listening, parse_address
 from binlake.config import Replication
 from binlake.config.feed import FeedSection
 from binlake.errors import BinlakeError, SourceUnavailable

@@ -12,9 +12,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from binlake.base.commandline import Exit
-from binlake.base.installation import explain_missing
-from binlake.base.reachability import begin_in_thread
+from binlake.common.commandline import Exit
+from binlake.common.installation import explain_missing
+from binlake.common.reachability import begin_in_thread
 from binlake.config import Replication
 from binlake.config.load import find_replications, find_replications_folder, load_replication
 from binlake.errors import BinlakeError, ConfigError, Transient

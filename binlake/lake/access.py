@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
-from binlake.base.secrets import is_defined, resolve_secret
+from binlake.common.secrets import is_defined, resolve_secret
 
 if TYPE_CHECKING:
     import pyarrow.fs as fs

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from binlake.base.lakecolumns import BaseChunk
-from binlake.base.rowhash import Fold
+from binlake.common.lakecolumns import BaseChunk
+from binlake.common.rowhash import Fold
 from binlake.errors import DamagedManifest
 from binlake.lake.control import ControlTable
 from binlake.lake.controltables import BASE_CHUNK

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import Schema
 
-from binlake.base.lakecolumns import Mirror
+from binlake.common.lakecolumns import Mirror
 from binlake.rows.codec.datum import format_double, format_float
 from binlake.rows.codec.encode import derive_decimal_layout
 from binlake.rows.codec.lanes import read_text_bytes

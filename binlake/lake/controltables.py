@@ -5,7 +5,7 @@ As `binlake.lake.tables` for the tables of rows.
 
 from __future__ import annotations
 
-from binlake.base.lakecolumns import (
+from binlake.common.lakecolumns import (
     BaseChunk,
     MirrorHead,
     MirrorVersion,

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyarrow.lib import ArrowException
 
-from binlake.base.localfiles import SPACE_HINT, describe_os_error
+from binlake.common.localfiles import SPACE_HINT, describe_os_error
 from binlake.errors import BinlakeError, LostRange, Permanent, Transient
 from binlake.lake.access import is_remote
 from binlake.lake.store import build_delta_options, open_parquet

@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 from deltalake.exceptions import TableNotFoundError
 
 from binlake import tso
-from binlake.base.lakecolumns import Ddl, Statement
+from binlake.common.lakecolumns import Ddl, Statement
 from binlake.ddl.definitions import LandedDdl
 from binlake.lake.damage import name_damage
 from binlake.lake.opentable import open_once, read_matching

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from binlake.base.process import read_clock_s
+from binlake.common.process import read_clock_s
 from binlake.errors import BinlakeError, LeaseHeld, Transient
 from binlake.lake.objects import translate_errors
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import structlog
 
-from binlake.base.lakecolumns import PumpMember
 from binlake.cluster.node import NodeStatus
+from binlake.common.lakecolumns import PumpMember
 from binlake.errors import ConfigError, Permanent
 from binlake.lake.control import ControlTable
 from binlake.lake.controltables import PUMP_MEMBER

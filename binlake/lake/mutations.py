@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from binlake import tso
-from binlake.base.lakecolumns import History, Mutation
 from binlake.changes.net import RowEvent
+from binlake.common.lakecolumns import History, Mutation
 from binlake.ddl.definitions import SegmentTable, derive_key_defaults
 from binlake.errors import ConfigError
 from binlake.lake.columntypes import choose_arrow_type

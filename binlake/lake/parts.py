@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
-from binlake.base.lakecolumns import Binlog, Message, Mutation, Statement
+from binlake.common.lakecolumns import Binlog, Message, Mutation, Statement
 from binlake.lake.store import delete_file, open_files
 from binlake.lake.tables import LakeTable
 

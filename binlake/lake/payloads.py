@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.lakecolumns import Binlog
+from binlake.common.lakecolumns import Binlog
 from binlake.rows.codec.lanes import PAD
 
 COLUMNS = (Binlog.COMMIT_TS, Binlog.START_TS, Binlog.CHUNK, Binlog.KIND, Binlog.PAYLOAD)

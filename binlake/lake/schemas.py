@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
-from binlake.base.lakecolumns import SchemaChange, SchemaSnapshot
+from binlake.common.lakecolumns import SchemaChange, SchemaSnapshot
 from binlake.lake.control import ControlTable
 from binlake.lake.controltables import SCHEMA_CHANGE, SCHEMA_SNAPSHOT
 from binlake.lake.paths import LakePaths

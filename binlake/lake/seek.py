@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake.exceptions import TableNotFoundError
 
-from binlake.base.lakecolumns import Mutation
+from binlake.common.lakecolumns import Mutation
 from binlake.lake.access import is_remote
 from binlake.lake.damage import name_damage
 from binlake.lake.mutations import CHANGE_COLUMNS, RowVersion, build_row_versions, match_commit_ts

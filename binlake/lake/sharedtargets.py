@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from binlake.base.lakecolumns import Mutation
+from binlake.common.lakecolumns import Mutation
 from binlake.ddl.shardlocks import Hold, Locks, Name, Resolution
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.errors import ConfigError
@@ -42,7 +42,7 @@ def _read_sealed_locks(windows: WindowLog, lo: int, hi: int) -> Locks:
 
 def read_locks_at(windows: WindowLog, rules: Rules, ts: int) -> Locks:
     """The holds that are open after `ts`, the end of a merged window or the lake's start. Raises DamagedManifest."""
-    return read_locks(windows, rules, ts - 1, ts).still_open
+    return _read_sealed_locks(windows, ts - 1, ts).still_open if rules.shard_mode == "pessimistic" else Locks()
 
 
 def record_resolution(windows: WindowLog, ts: int, resolution: Resolution, run_id: str = "") -> None:
@@ -76,7 +76,9 @@ def require_nothing_waits(windows: WindowLog, rules: Rules, ts: int) -> None:
 
 def read_shard_definitions(windows: WindowLog, rules: Rules, ts: int) -> Mapping[Name, TableDef]:
     """The target's definitions at `ts` of the source tables whose own definitions wait for others."""
-    return read_locks(windows, rules, ts - 1, ts).list_definitions_at(ts)
+    if rules.shard_mode != "pessimistic":
+        return {}
+    return _read_sealed_locks(windows, ts - 1, ts).list_definitions_at(ts)
 
 
 def read_target_tables_at(paths: LakePaths, naming: Naming, ts: int, state: SchemaState | None = None) -> TargetTables:

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import structlog
 
 from binlake import tso
-from binlake.base.lakecolumns import Binlog
+from binlake.common.lakecolumns import Binlog
 from binlake.dialect.replacement import Injection
 from binlake.lake.ddls import read_injections_at
 from binlake.lake.opentable import open_dataset, open_once

@@ -29,7 +29,7 @@ from deltalake import DeltaTable, Metadata, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.table import ProtocolVersions
 
-from binlake.base.process import read_clock_s
+from binlake.common.process import read_clock_s
 from binlake.errors import Transient
 from binlake.lake.lease import find_term, require_leases
 from binlake.lake.logcopy import LogCopy, LogFiles, is_whole, list_log, name_commit

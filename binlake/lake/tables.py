@@ -2,7 +2,7 @@
 
 `docs/reference/lake-tables.md` shows them (`make docs`), and so does Spark's DESCRIBE. `controltables` has those that
 are Binlake's own. Mirrors get their columns from the source. The column names are constants in
-`binlake.base.lakecolumns`.
+`binlake.common.lakecolumns`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from binlake.base.lakecolumns import (
-    Binlog,
-    Change,
-    Ddl,
-    History,
-    Message,
-    Mutation,
-    OfSegment,
-    Statement,
-)
+from binlake.common.lakecolumns import Binlog, Change, Ddl, History, Message, Mutation, OfSegment, Statement
 
 
 @dataclass(frozen=True)

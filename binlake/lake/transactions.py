@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from binlake import tso
-from binlake.base.lakecolumns import Binlog
+from binlake.common.lakecolumns import Binlog
 from binlake.ddl.definitions import LandedDdl
 from binlake.errors import OutOfTime
 from binlake.lake import skipped

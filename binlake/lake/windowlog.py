@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pyarrow.dataset as ds
 
-from binlake.base.lakecolumns import Window
+from binlake.common.lakecolumns import Window
 from binlake.errors import ImmutableWindow
 from binlake.lake.control import ControlTable
 from binlake.lake.controltables import WINDOW

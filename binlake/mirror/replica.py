@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from binlake.base.lakecolumns import Change, Mirror
-from binlake.base.process import give_memory_back
+from binlake.common.lakecolumns import Change, Mirror
+from binlake.common.process import give_memory_back
 from binlake.errors import LostRange
 from binlake.lake.access import is_remote
 from binlake.lake.columntypes import build_schema

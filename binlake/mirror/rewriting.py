@@ -32,7 +32,7 @@ import structlog
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from binlake.base.lakecolumns import Mirror
+from binlake.common.lakecolumns import Mirror
 from binlake.lake.access import is_remote
 from binlake.lake.opentable import open_dataset
 from binlake.lake.parts import describe_file

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.arrowcolumns import encode_dictionary
-from binlake.base.lakecolumns import Change, Mirror
+from binlake.common.arrowcolumns import encode_dictionary
+from binlake.common.lakecolumns import Change, Mirror
 from binlake.dialect.families import converts_as_tidb
 from binlake.dialect.givenvalues import is_made_up
 from binlake.lake.columntypes import (

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 
 import pyarrow.dataset as ds
 
-from binlake.base.lakecolumns import MirrorHead
-from binlake.base.lakecolumns import MirrorVersion as Columns
+from binlake.common.lakecolumns import MirrorHead
+from binlake.common.lakecolumns import MirrorVersion as Columns
 from binlake.lake.control import ControlTable
 from binlake.lake.controltables import MIRROR_HEAD, MIRROR_VERSION
 from binlake.lake.paths import LakePaths

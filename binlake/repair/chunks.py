@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.compare import build_canonical_converter
 from binlake.dialect.collations import find_target_collation
 from binlake.rows.codec.datum import as_float32, format_double

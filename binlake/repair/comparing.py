@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 import structlog
 from deltalake.exceptions import DeltaError
 
-from binlake.base.lakecolumns import Verify
+from binlake.common.lakecolumns import Verify
 from binlake.errors import BinlakeError
 from binlake.lake.control import ControlTable
 from binlake.lake.controltables import VERIFY

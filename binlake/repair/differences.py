@@ -21,9 +21,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from binlake.base.redaction import redact_key
-from binlake.base.sql import Dialect
 from binlake.changes.net import encode_row_key
+from binlake.common.redaction import redact_key
+from binlake.common.sql import Dialect
 from binlake.errors import ConfigError
 from binlake.repair.chunks import build_fold
 from binlake.rows.schema import TableDef

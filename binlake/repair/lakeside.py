@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.audit.audit import Audit
-from binlake.base.lakecolumns import Mirror
 from binlake.changes.net import NetChange, compute_net_changes
+from binlake.common.lakecolumns import Mirror
 from binlake.config import Replication
 from binlake.ddl.definitions import derive_key_defaults
 from binlake.ddl.targets import Naming, TargetTables

@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 import structlog
 
 from binlake.audit.audit import Audit
-from binlake.base.lakecolumns import Mutation
-from binlake.base.terminal import Tell, tell_nobody
+from binlake.common.lakecolumns import Mutation
+from binlake.common.terminal import Tell, tell_nobody
 from binlake.config import Replication
 from binlake.ddl.targets import Naming
 from binlake.errors import ConfigError, IncompleteWindow, Transient

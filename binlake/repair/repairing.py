@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from binlake.audit.audit import Audit
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.config import Replication
 from binlake.errors import CheckpointConflict, Drift
 from binlake.lake.paths import LakePaths

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Literal
 
 from binlake.audit.audit import Audit
-from binlake.base.redaction import redact_key
-from binlake.base.sql import Dialect
 from binlake.changes.net.net import Undo, undo_changes
+from binlake.common.redaction import redact_key
+from binlake.common.sql import Dialect
 from binlake.config import Replication
 from binlake.ddl.definitions import WindowBase, derive_key_defaults
 from binlake.ddl.targets import Naming

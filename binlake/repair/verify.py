@@ -14,7 +14,7 @@ from typing import Literal
 import structlog
 
 from binlake.audit.audit import Audit
-from binlake.base.terminal import Tell, tell_nobody
+from binlake.common.terminal import Tell, tell_nobody
 from binlake.config import Replication
 from binlake.config.servers import TargetSection
 from binlake.errors import ConfigError

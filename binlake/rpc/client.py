@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 
-from binlake.base.spool import MessagePiece
+from binlake.common.spool import MessagePiece
 from binlake.rpc import headers, messages
 from binlake.rpc.client_connection import ClientConnection, Exchange, encode_request_head, read_unary_message
 from binlake.rpc.frames import ConnectionFault

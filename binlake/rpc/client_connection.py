@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import cast
 
-from binlake.base.spool import MessagePiece
+from binlake.common.spool import MessagePiece
 from binlake.rpc import frames, headers, messages
 from binlake.rpc.connection import Connection
 from binlake.rpc.flow import Stream

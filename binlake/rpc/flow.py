@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 
-from binlake.base.spool import MessagePiece
+from binlake.common.spool import MessagePiece
 from binlake.rpc import frames
 from binlake.rpc.frames import Code, ConnectionFault, Setting, StreamFault
 

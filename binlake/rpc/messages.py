@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from urllib.parse import unquote_to_bytes
 
-from binlake.base.spool import MessagePiece
+from binlake.common.spool import MessagePiece
 from binlake.errors import BinlakeError
 
 PREFIX = struct.Struct(">BI")

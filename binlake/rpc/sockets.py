@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from binlake.base.secrets import load_tls_files
+from binlake.common.secrets import load_tls_files
 from binlake.errors import ConfigError
 from binlake.rpc.messages import RpcError, Status
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from binlake.base.sections import EventRule
+from binlake.common.sections import EventRule
 from binlake.errors import ConfigError, Permanent
 from binlake.rows.schema.job import Action
 from binlake.rules.patterns import Pattern, compile_regex, compile_wildcard

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from binlake.base.lakecolumns import Mutation
-from binlake.base.sections import ExpressionRule
+from binlake.common.lakecolumns import Mutation
+from binlake.common.sections import ExpressionRule
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.forms import fold_pair

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from binlake.base.sections import RouteRule
+from binlake.common.sections import RouteRule
 from binlake.errors import ConfigError
 from binlake.rules.patterns import Pattern, compile_regex, compile_wildcard
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from binlake.base.sections import (
+from binlake.common.sections import (
     BlockAllowList,
     DdlInjection,
     DdlReplacement,

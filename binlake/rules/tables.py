@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from binlake.base.sections import BlockAllowList, FilterSection, TableName
+from binlake.common.sections import BlockAllowList, FilterSection, TableName
 from binlake.errors import ConfigError
 from binlake.rules.patterns import Pattern, compile_drainer_pattern, compile_go_regex, compile_wildcard, translate_class
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, cast
 import numpy as np
 import pyarrow.compute as pc
 
-from binlake.base.lakecolumns import Statement
+from binlake.common.lakecolumns import Statement
 from binlake.errors import ImmutableWindow, Permanent
 
 UNCHECKED = -1

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import compress
 from typing import Any
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema.job import SourceSession
 from binlake.statements.batch import StatementBatch

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.redaction import redact_key
-from binlake.base.sql import Dialect
+from binlake.common.redaction import redact_key
+from binlake.common.sql import Dialect
 from binlake.errors import Permanent, SchemaError
 from binlake.rows.codec import format_key_text
 from binlake.rows.codec.values import name_error_value

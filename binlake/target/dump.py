@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from binlake.base.redaction import redact_sql
-from binlake.base.sql import Dialect
+from binlake.common.redaction import redact_sql
+from binlake.common.sql import Dialect
 from binlake.dialect import DdlText, map_ddl, put_target_names, render_bytewise
 from binlake.errors import ConfigError
 from binlake.mysqlbinlog.dumpfolder import (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions
 from binlake.dialect.replacement import empties_table, find_replaced_names

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.ddl.definitions import IGNORED, LandedDdl
 from binlake.dialect import build_inexpressible_error, map_ddl
 from binlake.dialect.replacement import needs_database

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from binlake import tso as oracle
-from binlake.base.localfiles import NOT_KNOWN, DiskUse
 from binlake.cluster.node import NodeStatus
+from binlake.common.localfiles import NOT_KNOWN, DiskUse
 from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.window.plan import Member, OpenTransactions, PumpCounters
 

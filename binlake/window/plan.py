@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from binlake import tso as oracle
-from binlake.base.localfiles import NOT_KNOWN, DiskUse
+from binlake.common.localfiles import NOT_KNOWN, DiskUse
 from binlake.window.manifest import WindowManifest
 
 State = Literal["ready", "blocked", "waiting"]

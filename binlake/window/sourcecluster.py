@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from binlake.base.localfiles import DiskUse
 from binlake.cluster.placement import NodeRegistry, PdClient, open_placement
 from binlake.cluster.pumpclient import PumpReader
 from binlake.cluster.source import SqlHistory, TidbSource
 from binlake.cluster.source.catalogs import check_catalogs
+from binlake.common.localfiles import DiskUse
 from binlake.config import Replication
 from binlake.errors import WireError
 from binlake.rpc import Tls

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from binlake.base.spool import MessagePiece
-from binlake.base.varint import write_uvarint
+from binlake.common.spool import MessagePiece
+from binlake.common.varint import write_uvarint
 from binlake.wire import binlog_pb2 as pb
 
 LARGE_BYTES = 1 << 20

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from binlake.base.installation import SHORT_LIVED
+from binlake.common.installation import SHORT_LIVED
 from deploy.local.ports import HOST, free_port
 from deploy.local.process import Child
 from deploy.setup.apicurio import install

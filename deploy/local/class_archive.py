@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
-from binlake.base.installation import SHORT_LIVED
+from binlake.common.installation import SHORT_LIVED
 from binlake.spark_jobs.engine.spark import start_classic_session
 from deploy.local.spark_connect import run_sample_queries
 

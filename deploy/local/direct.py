@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from binlake.base.sql import Dialect
 from binlake.changes.net import NetChange, RowEvent, compute_net_changes
 from binlake.changes.net.net import Row
+from binlake.common.sql import Dialect
 from binlake.config.servers import TargetSection
 from binlake.ddl.ddls import build_window_schemas, plan_ddls
 from binlake.ddl.definitions import (

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from binlake.base.installation import SHORT_LIVED
+from binlake.common.installation import SHORT_LIVED
 from deploy.local.ports import HOST, free_ports, is_open
 from deploy.local.process import Child, ProcessError
 from deploy.setup.kafka import install

@@ -13,7 +13,7 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from deploy.local.ports import HOST, free_port
 from deploy.local.process import Child, ProcessError
 from deploy.setup.common import SetupError, run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from deploy.local.mariadb import ROW_BINLOG, MariaDb, run_as_root
 from deploy.local.process import ProcessError
 from deploy.setup import mysql

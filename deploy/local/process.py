@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from binlake.base.process import start_of
+from binlake.common.process import start_of
 
 GRACE_S = 10.0
 _KILL_S = 60.0  # a write to a slow disk cannot be interrupted

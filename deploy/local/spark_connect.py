@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from binlake.base.installation import archive_options, list_delta_jars
+from binlake.common.installation import archive_options, list_delta_jars
 from binlake.spark_jobs.engine.spark import CONF, SparkEngine, is_alone
 from deploy.local.ports import HOST, free_port, is_open
 from deploy.local.process import Child, ProcessError

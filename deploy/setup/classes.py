@@ -1,7 +1,7 @@
 """Archives the classes that Spark loads, for this machine's JVM: with the archive a JVM needs half the CPU to start.
 
 `python3.11 -m deploy.setup.classes`; not part of the setup of demo and tests, which start too few JVMs to benefit. The
-archive is next to the Delta jars (`binlake/base/installation.py`), and is made again if the JVM, the packages or the
+archive is next to the Delta jars (`binlake/common/installation.py`), and is made again if the JVM, the packages or the
 jars change.
 """
 

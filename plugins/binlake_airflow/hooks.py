@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 from airflow.sdk import BaseHook, Connection
 from pydantic import ValidationError
 
-from binlake.base.sections import SqlSecurity
+from binlake.common.sections import SqlSecurity
 from binlake.errors import BinlakeError, ConfigError, Permanent, Transient
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from urllib.parse import urlparse
 
 from airflow.plugins_manager import AirflowPlugin
 
-from binlake.base.secrets import ask_for_connections
+from binlake.common.secrets import ask_for_connections
 from binlake_airflow.telemetry.addresses import PAGES, read_base_url
 from binlake_airflow.telemetry.notes import RunNotes
 from binlake_airflow.timetable import BackfillIntervals

@@ -22,8 +22,8 @@ from binlake.mysqlbinlog.model import Flavor, LoggedStatement, TableMap
 from binlake.mysqlbinlog.rowimage.transactions import Guard
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.pump_service.feeder.following import SourceFollower
+from binlake.pump_service.feeder.foreignkeys import ForeignKeys
 from binlake.pump_service.feeder.tracker import SourceTracker
-from binlake.pump_service.feeder.unloggedrows import ForeignKeys
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rows.schema.forms import Json, fold_name, fold_pair
 

@@ -13,15 +13,16 @@ from typing import Any
 
 import httpx
 
-from binlake.base.commandline import add_output
-from binlake.base.terminal import format_pace
+from binlake.common.commandline import add_output
+from binlake.common.terminal import format_pace
 from binlake.errors import ConfigError
 from binlake.pump_service.feeder.checks.report import has_failures, print_report, report_values, run_checks
 from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.service import STATUS_PATH, Feeder
 from binlake.pump_service.feeder.settings import FeederFile, SourceFile, read_settings
+from binlake.pump_service.feeder.snapshot.addedtables import AddedTables
 from binlake.pump_service.feeder.snapshot.control import add_request, set_paused
-from binlake.pump_service.feeder.snapshot.loadstate import AddedTables, read_load_record
+from binlake.pump_service.feeder.snapshot.loadstate import read_load_record
 from binlake.pump_service.feeder.sources import describe_removed
 from binlake.pump_service.feeder.status import describe_position
 from binlake.rpc import Tls

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from binlake.base.localfiles import FileLock
+from binlake.common.localfiles import FileLock
 from binlake.errors import Permanent, SharedFailure
 from binlake.mysqlbinlog.model import BinlogPosition
 from binlake.pump_service.feeder.journalfiles import TABLES, OpenBatches, delete_load, put_load_tables

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from binlake.base.spool import MessagePiece
+from binlake.common.spool import MessagePiece
 from binlake.errors import SourceUnavailable
 from binlake.mysqlbinlog.model import BinlogPosition
 from binlake.pump_service.feeder.journal import Batch, FeederJournal, Json, LoadedChunk, ReadPosition

@@ -11,7 +11,7 @@ from pymysql import err
 from pymysql.constants import ER
 from pymysql.cursors import DictCursor
 
-from binlake.base.sqllink import SqlLink, build_tls_arguments, is_tls_refusal, show_bytes_too
+from binlake.common.sqllink import SqlLink, build_tls_arguments, is_tls_refusal, show_bytes_too
 from binlake.errors import BinlakeError, LostRange, SourceRefused, SourceUnavailable
 from binlake.mysqlbinlog.events.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import BinlogPosition, Flavor

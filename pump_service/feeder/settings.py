@@ -14,9 +14,9 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from binlake.base.sections import BlockAllowList, HostText, NameList, Section, SecuritySection, SqlSecurity
-from binlake.base.sql import Dialect
-from binlake.base.tomlfile import build_readable_error, read_toml
+from binlake.common.sections import BlockAllowList, HostText, NameList, Section, SecuritySection, SqlSecurity
+from binlake.common.sql import Dialect
+from binlake.common.tomlfile import build_readable_error, read_toml
 from binlake.config.command import render_model
 from binlake.config.load import resolve_server
 from binlake.config.problems import find_plain_password

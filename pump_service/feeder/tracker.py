@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import pymysql
 from pymysql.connections import Connection
 
-from binlake.base.sqllink import SqlLink, show_bytes_too
+from binlake.common.sqllink import SqlLink, show_bytes_too
 from binlake.dialect.names import put_target_names
 from binlake.dialect.tokens import render
 from binlake.errors import SchemaError, SourceUnavailable

@@ -17,7 +17,7 @@ from itertools import groupby
 
 import structlog
 
-from binlake.base.spool import MessagePiece, SpoolFile
+from binlake.common.spool import MessagePiece, SpoolFile
 from binlake.errors import BinlakeError, SchemaError, SharedFailure, SourceUnavailable
 from binlake.mysqlbinlog.definitions.writer import DefinitionChange
 from binlake.mysqlbinlog.events.changes import SpooledChanges

@@ -16,7 +16,7 @@ from pathlib import Path
 import google_crc32c
 import structlog
 
-from binlake.base.localfiles import replace_file, sync_folder
+from binlake.common.localfiles import replace_file, sync_folder
 from binlake.errors import WireError
 
 EVENTS, STATE, GRANT, REVOKE = b"E", b"S", b"G", b"R"

@@ -29,7 +29,7 @@ from typing import Any
 import google_crc32c
 
 from binlake import tso
-from binlake.base.localfiles import replace_file
+from binlake.common.localfiles import replace_file
 from binlake.errors import ConfigError, Permanent
 
 AHEAD_MS = 3000

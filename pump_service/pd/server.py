@@ -16,7 +16,7 @@ import grpc
 import structlog
 
 from binlake import tso
-from binlake.base.localfiles import FileLock, replace_file
+from binlake.common.localfiles import FileLock, replace_file
 from binlake.errors import BinlakeError, ConfigError
 from binlake.pump_service.monitoring import PROBE_CONTENT_TYPE, Probes
 from binlake.pump_service.pd.etcd_service import STREAMS, EtcdService, Streams

@@ -23,7 +23,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from binlake.base.varint import write_uvarint
+from binlake.common.varint import write_uvarint
 from binlake.pump_service.pump.heads import parse_layout
 from binlake.pump_service.pump.ranges import Ints
 from binlake.pump_service.pump.record import Pointer, RecordFrame, RecordHeader

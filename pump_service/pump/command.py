@@ -25,8 +25,8 @@ from typing import TextIO
 import structlog
 
 from binlake import tso
-from binlake.base.startup import collect_rarely
 from binlake.cluster.placement import PdClient, open_placement
+from binlake.common.startup import collect_rarely
 from binlake.errors import ConfigError
 from binlake.pump_service.pump.config import PumpConfig
 from binlake.pump_service.pump.future_timestamps import find_above, set_aside

@@ -17,7 +17,7 @@ import uuid
 from pathlib import Path
 from typing import Protocol
 
-from binlake.base.localfiles import FileLock, replace_file, sync_folder
+from binlake.common.localfiles import FileLock, replace_file, sync_folder
 from binlake.errors import Permanent
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 import structlog
 
 from binlake import tso
-from binlake.base.localfiles import replace_file, sync_folder
+from binlake.common.localfiles import replace_file, sync_folder
 from binlake.errors import BinlakeError, Permanent, Transient, WireError
 from binlake.pump_service.pump.directory import DataDirectory, Files
 from binlake.pump_service.pump.heads import parse_head

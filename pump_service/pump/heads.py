@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from binlake.base.varint import read_uvarint
+from binlake.common.varint import read_uvarint
 from binlake.errors import WireError
 from binlake.pump_service.pump.ranges import read_heads
 from binlake.pump_service.pump.record import Pointer, Stretch

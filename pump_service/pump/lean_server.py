@@ -16,7 +16,7 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from binlake.base.varint import read_uvarint
+from binlake.common.varint import read_uvarint
 from binlake.errors import BinlakeError, Transient
 from binlake.pump_service.pump.groupcommit import Behind
 from binlake.pump_service.pump.pulls import Pulls

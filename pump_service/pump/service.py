@@ -16,7 +16,7 @@ from enum import StrEnum
 
 import structlog
 
-from binlake.base.localfiles import measure_disk
+from binlake.common.localfiles import measure_disk
 from binlake.errors import BinlakeError, ConfigError, Transient
 from binlake.pump_service.pump.groupcommit import Behind, Done
 from binlake.pump_service.pump.heads import parse_binlog

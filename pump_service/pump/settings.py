@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import structlog
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from binlake.base.tomlfile import build_readable_error, read_toml
+from binlake.common.tomlfile import build_readable_error, read_toml
 from binlake.errors import ConfigError
 from binlake.pump_service.pump.config import (
     TXN_TIMEOUT_S,

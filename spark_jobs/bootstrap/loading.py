@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from binlake.base import rowhash
 from binlake.cluster.node import OFFLINE
 from binlake.cluster.source.regions import hold_gc
+from binlake.common import rowhash
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.feed.state import list_begins
 from binlake.lake.baseload import BaseLoad, BaseTable, LoadedRange

@@ -18,17 +18,17 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from binlake import tso
-from binlake.base import rowhash
-from binlake.base.lakecolumns import Binlog
-from binlake.base.rowhash import Fold
+from binlake.common import rowhash
+from binlake.common.lakecolumns import Binlog
+from binlake.common.rowhash import Fold
 from binlake.errors import Permanent
 from binlake.lake.baseload import BaseLoad, LoadedRange
 from binlake.lake.baseload import LoadedRange as ReadChunk
 from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG, parse_schema
 from binlake.mysqlbinlog.rowimage.transactions import encode_inserts
-from binlake.mysqlbinlog.tablerows.chunks import Chunks
 from binlake.mysqlbinlog.tablerows.link import Link, query_rows
+from binlake.mysqlbinlog.tablerows.ranges import Chunks
 from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, group_into_blocks
 from binlake.mysqlbinlog.tablerows.rowtexts import select_columns
 from binlake.rows.codec.encode import encode_commit_binlog

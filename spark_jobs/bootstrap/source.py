@@ -14,9 +14,9 @@ from itertools import takewhile
 from pymysql import err
 from pymysql.constants import ER
 
-from binlake.base.sections import SqlSecurity
-from binlake.base.sqllink import SqlLink, build_tls_arguments
 from binlake.cluster.source import TidbSource
+from binlake.common.sections import SqlSecurity
+from binlake.common.sqllink import SqlLink, build_tls_arguments
 from binlake.config.model import Replication
 from binlake.config.servers import SourceSql
 from binlake.errors import BinlakeError, ConfigError, LostRange, SourceRefused, SourceUnavailable, Transient

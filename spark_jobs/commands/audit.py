@@ -15,8 +15,8 @@ from typing import Any
 from binlake import tso
 from binlake.audit.audit import Audit, TableAsOf
 from binlake.audit.diff import TableDifference, diff_table
-from binlake.base.commandline import Exit, add_output
-from binlake.base.terminal import escape_invisible, format_value, print_table, show_progress
+from binlake.common.commandline import Exit, add_output
+from binlake.common.terminal import escape_invisible, format_value, print_table, show_progress
 from binlake.config import load_replication
 from binlake.errors import ConfigError
 from binlake.lake.mutations import RowVersion

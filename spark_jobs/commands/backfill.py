@@ -22,9 +22,9 @@ from types import MappingProxyType
 import pyarrow.dataset as ds
 import structlog
 
-from binlake.base.commandline import add_output
-from binlake.base.lakecolumns import OfSegment, Statement
-from binlake.base.terminal import show_progress
+from binlake.common.commandline import add_output
+from binlake.common.lakecolumns import OfSegment, Statement
+from binlake.common.terminal import show_progress
 from binlake.config import Replication, load_replication
 from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, ImmutableWindow
@@ -38,7 +38,7 @@ from binlake.repair.rangerepair import BackfillProgress, hold_target, repair_ran
 from binlake.repair.rollback import Rollback, rollback_file, rollback_source, rollback_target
 from binlake.spark_jobs.commands.restore import restore
 from binlake.spark_jobs.commands.verify import record_result, repair_lineage
-from binlake.spark_jobs.engine.rows import HeldRows, Rows, list_history_rows, list_window_rows
+from binlake.spark_jobs.engine.rows import MemoryRows, Rows, list_history_rows, list_window_rows
 from binlake.spark_jobs.job.context import StageContext, build_context
 from binlake.spark_jobs.job.failures import translate_errors
 from binlake.spark_jobs.job.lineage import describe_table
@@ -54,9 +54,10 @@ from binlake.spark_jobs.job.results import (
     show_results,
 )
 from binlake.spark_jobs.job.stagerun import run_stage
-from binlake.spark_jobs.tables.rendered import derive_net_again, render_again
-from binlake.spark_jobs.tables.sinks import read_sql_window
-from binlake.spark_jobs.tables.sqlwindow import compute_rows_digest, read_newest, read_target_position
+from binlake.spark_jobs.shared.nextwindow import read_target_position
+from binlake.spark_jobs.shared.rendered import derive_net_again, render_again
+from binlake.spark_jobs.shared.sinks import read_sql_window
+from binlake.spark_jobs.shared.sqlwindow import compute_rows_digest, read_newest
 from binlake.statements.batch import INDEX, compute_digest_of_index
 from binlake.window.derived import CompactManifest
 from binlake.window.lineage import build_lineage
@@ -326,7 +327,7 @@ def _list_rows(ctx: StageContext, table: LakeTable, bounds: Bounds, task_bytes: 
     if table.partitioned_by:
         return list_window_rows(ctx.paths, table, bounds.window, task_bytes)
     own = ds.field(OfSegment.WINDOW) == bounds.window
-    return [HeldRows(open_dataset(open_table(ctx.paths.locate_table(table.name))).to_table(filter=own))]
+    return [MemoryRows(open_dataset(open_table(ctx.paths.locate_table(table.name))).to_table(filter=own))]
 
 
 def replay(live: Replication, ctx: StageContext, from_ts: int | None, to: int) -> list[StageResult]:

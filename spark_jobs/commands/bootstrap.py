@@ -18,9 +18,9 @@ from typing import Any
 
 import structlog
 
-from binlake.base.commandline import add_output
-from binlake.base.terminal import Tell, format_pace, show_progress, tell_nobody
 from binlake.cluster.source.tidb import StatusPort
+from binlake.common.commandline import add_output
+from binlake.common.terminal import Tell, format_pace, show_progress, tell_nobody
 from binlake.config import Replication, load_replication
 from binlake.errors import CheckpointConflict, ConfigError, SourceUnavailable, WireError
 from binlake.lake.baseload import BaseLoad

@@ -22,9 +22,9 @@ from typing import Any
 
 import structlog
 
-from binlake.base.installation import explain_missing
-from binlake.base.spans import Span
-from binlake.base.tracing import open_traces
+from binlake.common.installation import explain_missing
+from binlake.common.spans import Span
+from binlake.common.tracing import open_traces
 from binlake.config import Replication, load_replication
 from binlake.errors import BinlakeError, LeaseHeld, Permanent, SourceUnavailable
 from binlake.pipeline import BY_NAME, FEED, STOPPED

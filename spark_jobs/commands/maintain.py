@@ -22,9 +22,9 @@ import structlog
 from deltalake.transaction import RemoveAction
 
 from binlake import tso
-from binlake.base.commandline import add_output
-from binlake.base.lakecolumns import History
-from binlake.base.terminal import Tell, print_table, show_progress, tell_nobody
+from binlake.common.commandline import add_output
+from binlake.common.lakecolumns import History
+from binlake.common.terminal import Tell, print_table, show_progress, tell_nobody
 from binlake.config import load_replication
 from binlake.feed.upkeep import list_feeds_in_lake, tidy_feed
 from binlake.lake.continuity import require_all_windows
@@ -56,7 +56,7 @@ from binlake.spark_jobs.job.context import Bounds, StageContext, build_context
 from binlake.spark_jobs.job.failures import translate_errors
 from binlake.spark_jobs.job.lake import commit_parts, commit_properties
 from binlake.spark_jobs.job.results import add_where
-from binlake.spark_jobs.tables.sqlwindow import read_target_position
+from binlake.spark_jobs.shared.nextwindow import read_target_position
 
 log = structlog.get_logger(__name__)
 

@@ -23,10 +23,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from binlake.base.commandline import Exit, add_output
-from binlake.base.installation import find_version, list_delta_jars
-from binlake.base.reachability import require_spark
-from binlake.base.terminal import print_table
+from binlake.common.commandline import Exit, add_output
+from binlake.common.installation import find_version, list_delta_jars
+from binlake.common.reachability import require_spark
+from binlake.common.terminal import print_table
 from binlake.config import load_replication
 from binlake.config.model import Replication
 from binlake.config.servers import TargetSection

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from binlake.base.commandline import add_output
+from binlake.common.commandline import add_output
 from binlake.config import Replication, load_replication
 from binlake.config.servers import RelaySection
 from binlake.errors import CheckpointConflict, ConfigError, LostRange

@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from binlake.audit.audit import Audit
-from binlake.base.commandline import add_output
+from binlake.common.commandline import add_output
 from binlake.config import Replication, load_replication
 from binlake.config.servers import RelaySection
 from binlake.errors import CheckpointConflict, ConfigError, LostRange
@@ -29,7 +29,7 @@ from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult, bu
 from binlake.spark_jobs.job.lineage import Gathered
 from binlake.spark_jobs.job.results import add_job, add_where, parse_moment, run_and_report, show_results
 from binlake.spark_jobs.job.runner import run_sink
-from binlake.spark_jobs.tables.sqlwindow import read_cluster_id, read_target_position
+from binlake.spark_jobs.shared.nextwindow import read_cluster_id, read_target_position
 from binlake.target.base import BaseDump, BaseTask, find_base, load_base
 from binlake.target.commands.checkpoint import read_stored_checkpoint, set_checkpoint
 from binlake.window.cuts import require_outside_ddl

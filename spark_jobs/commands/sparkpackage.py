@@ -17,7 +17,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
-from binlake.base.commandline import add_output
+from binlake.common.commandline import add_output
 from binlake.errors import ConfigError
 
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"

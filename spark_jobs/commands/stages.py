@@ -6,9 +6,9 @@ import argparse
 import json
 
 from binlake import tso
-from binlake.base.commandline import add_output, parse_count
-from binlake.base.process import share_arenas
-from binlake.base.terminal import print_table
+from binlake.common.commandline import add_output, parse_count
+from binlake.common.process import share_arenas
+from binlake.common.terminal import print_table
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError
 from binlake.feed import state as feed_state

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from binlake.base.commandline import Exit, add_output
+from binlake.common.commandline import Exit, add_output
 from binlake.config import Replication, load_replication
 from binlake.config.servers import TargetSection
 from binlake.ddl.targets import Naming

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from binlake.base.commandline import add_output
-from binlake.base.redaction import are_row_values_shown, redact_key
-from binlake.base.terminal import print_table
+from binlake.common.commandline import add_output
+from binlake.common.redaction import are_row_values_shown, redact_key
+from binlake.common.terminal import print_table
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError
 from binlake.extras.validation.ledger import LOCK, Status, ValidationEntry, ValidationLedger

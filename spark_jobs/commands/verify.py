@@ -17,9 +17,9 @@ from typing import Any
 import structlog
 from deltalake.exceptions import DeltaError
 
-from binlake.base.commandline import add_output
-from binlake.base.redaction import are_row_values_shown
-from binlake.base.terminal import Tell, show_progress, tell_nobody
+from binlake.common.commandline import add_output
+from binlake.common.redaction import are_row_values_shown
+from binlake.common.terminal import Tell, show_progress, tell_nobody
 from binlake.config import Replication, load_replication
 from binlake.errors import BinlakeError
 from binlake.lake.paths import LakePaths

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from binlake.audit.audit import Audit
-from binlake.base import sql
-from binlake.base.lakecolumns import Mirror
+from binlake.common import sql
+from binlake.common.lakecolumns import Mirror
 from binlake.errors import ConfigError
 from binlake.lake.columntypes import choose_arrow_type
 from binlake.lake.paths import LakePaths

@@ -17,8 +17,8 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-from binlake.base.installation import require_one_pyspark
-from binlake.base.reachability import SPARK_TOKEN_ENV, build_spark_unavailable_error, require_spark
+from binlake.common.installation import require_one_pyspark
+from binlake.common.reachability import SPARK_TOKEN_ENV, build_spark_unavailable_error, require_spark
 from binlake.errors import ConfigError
 
 ANSWER_S = 15.0

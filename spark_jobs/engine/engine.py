@@ -23,13 +23,13 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
-from binlake.base.process import give_memory_back
-from binlake.base.spans import NO_SPAN, Span, Values
+from binlake.common.process import give_memory_back
+from binlake.common.spans import NO_SPAN, Span, Values
 from binlake.lake.access import is_remote
 from binlake.lake.objects import delete_objects
 from binlake.lake.paths import LakePaths
 from binlake.lake.store import open_files
-from binlake.spark_jobs.engine.rows import HeldRows, Rows, StoredRows
+from binlake.spark_jobs.engine.rows import MemoryRows, Rows, StoredRows
 
 _OPTIONS = ipc.IpcWriteOptions(compression="lz4")
 Input = TypeVar("Input")
@@ -237,4 +237,4 @@ class MemoryStore:
         if self._held + size > self.most_bytes:
             return self.overflow.put(tables)
         self._held += size
-        return [HeldRows(table) for table in tables]
+        return [MemoryRows(table) for table in tables]

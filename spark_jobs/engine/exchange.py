@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from binlake.base.lakecolumns import History
+from binlake.common.lakecolumns import History
 from binlake.spark_jobs.engine.engine import Engine, RowStore
 from binlake.spark_jobs.engine.rows import Rows, SortedRun
 

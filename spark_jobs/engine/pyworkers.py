@@ -7,8 +7,8 @@ without pandas.
 
 from __future__ import annotations
 
-from binlake.base.process import use_system_memory
-from binlake.base.startup import import_lightly
+from binlake.common.process import use_system_memory
+from binlake.common.startup import import_lightly
 
 
 def load_before_fork() -> None:

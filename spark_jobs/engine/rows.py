@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc as ipc
 
-from binlake.base.lakecolumns import History, OfSegment
+from binlake.common.lakecolumns import History, OfSegment
 from binlake.lake.damage import name_damaged_file
 from binlake.lake.objects import open_parts
 from binlake.lake.opentable import list_file_uris
@@ -60,7 +60,7 @@ class SortedRun:
 
 
 @dataclass(frozen=True)
-class HeldRows:
+class MemoryRows:
     """Rows in this process's memory."""
 
     table: pa.Table
@@ -85,10 +85,10 @@ def cut_rows(rows: Rows, most_bytes: int) -> list[Rows]:
         return [rows]
     if isinstance(rows, FileRows):
         return pack_rows(rows.list_groups(), most_bytes)
-    return _cut_held_rows(rows, most_bytes) if isinstance(rows, HeldRows) else [rows]
+    return _cut_memory_rows(rows, most_bytes) if isinstance(rows, MemoryRows) else [rows]
 
 
-def _cut_held_rows(rows: HeldRows, most_bytes: int) -> list[Rows]:
+def _cut_memory_rows(rows: MemoryRows, most_bytes: int) -> list[Rows]:
     cut: list[list[pa.RecordBatch]] = []
     size = 0
     for batch in rows.table.to_batches():
@@ -97,7 +97,7 @@ def _cut_held_rows(rows: HeldRows, most_bytes: int) -> list[Rows]:
             cut.append([])
             size = batch.nbytes
         cut[-1].append(batch)
-    return [HeldRows(pa.Table.from_batches(batches)) for batches in cut]
+    return [MemoryRows(pa.Table.from_batches(batches)) for batches in cut]
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
-from binlake.base.installation import archive_options, list_delta_jars, require_one_pyspark
-from binlake.base.process import CpuShare
-from binlake.base.spans import NO_SPAN, Span
+from binlake.common.installation import archive_options, list_delta_jars, require_one_pyspark
+from binlake.common.process import CpuShare
+from binlake.common.spans import NO_SPAN, Span
 from binlake.errors import BinlakeError
 from binlake.lake.access import Access, list_accesses, register_access
 from binlake.lake.damage import translate_object_store_error

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from binlake.base.process import CpuShare
-from binlake.base.spans import NO_SPAN, Span
 from binlake.cluster.node import name_consumer
+from binlake.common.process import CpuShare
+from binlake.common.spans import NO_SPAN, Span
 from binlake.config import Replication
 from binlake.lake.access import is_remote
 from binlake.lake.lock import hold_lake_lock

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from binlake.base.lakecolumns import Binlog
+from binlake.common.lakecolumns import Binlog
 from binlake.config import Replication
 from binlake.ddl.shardlocks import Locks
 from binlake.ddl.sharedrows import Extra, add_columns, list_extras
@@ -37,7 +37,7 @@ from binlake.rules import Rules
 from binlake.rules.expressions import RowFilter
 from binlake.rules.rules import build_row_filter
 from binlake.spark_jobs.engine.engine import Keeper
-from binlake.spark_jobs.engine.rows import HeldRows, Rows, list_written_rows
+from binlake.spark_jobs.engine.rows import MemoryRows, Rows, list_written_rows
 from binlake.wire import binlog_pb2 as pb
 
 PIECE_BYTES = 8 << 20
@@ -123,12 +123,12 @@ class Decoder:
         self, decoded: Iterable[tuple[pa.RecordBatch, bool]], left_out: Counter[str]
     ) -> Iterator[pa.RecordBatch]:
         for batch, is_block in decoded:
-            remaining = self.expressions.filter_rows(batch)
+            remaining = self.expressions.filter_rows(batch) if self.expressions.places else batch
             if remaining.num_rows < batch.num_rows:
                 left_out[EXPRESSION] += batch.num_rows - remaining.num_rows
             if is_block:
                 left_out[BASE] += remaining.num_rows
-            yield add_columns(remaining, self.added)
+            yield add_columns(remaining, self.added) if self.added else remaining
 
     def _decode(
         self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]
@@ -221,7 +221,7 @@ class DecodedFiles:
     parts: list[TablePart]
     bytes: int
     left_out: dict[str, int]
-    kept: HeldRows | None
+    kept: MemoryRows | None
     base: int = 0
 
     def list_rows(self) -> list[Rows]:
@@ -261,7 +261,7 @@ class MergeTask:
         table = pa.Table.from_batches(kept, MUTATION_SCHEMA)
         whole = table.num_rows == sum(part.rows for part in parts)
         base = left_out.pop(BASE, 0)
-        return DecodedFiles(self.folder, parts, sum(sizes), dict(left_out), HeldRows(table) if whole else None, base)
+        return DecodedFiles(self.folder, parts, sum(sizes), dict(left_out), MemoryRows(table) if whole else None, base)
 
     def _decode(self, payloads: Payloads, left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
         if payloads.joined is not None:
@@ -285,7 +285,7 @@ class DecodeAhead:
         if (versions or 0) > self.base.version or chunks or pc.any(pc.equal(rows[Binlog.KIND], "ddl")).as_py():
             return None
         try:
-            return self.task(Payloads((HeldRows(rows),)))
+            return self.task(Payloads((MemoryRows(rows),)))
         except BinlakeError as error:
             # merge will meet it again, where it says what to do.
             log.info("range_not_decoded_ahead", error=type(error).__name__, reason=str(error))

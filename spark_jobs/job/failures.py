@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from binlake.base.reachability import build_spark_unavailable_error
+from binlake.common.reachability import build_spark_unavailable_error
 from binlake.errors import BinlakeError, LostRange, Transient
 from binlake.lake.damage import is_storage_error, translate_storage_error
 

@@ -17,10 +17,10 @@ from deltalake import ColumnProperties, CommitProperties, DeltaTable, WriterProp
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from binlake.base import rowhash
-from binlake.base.lakecolumns import Binlog, Change, Ddl, History, OfSegment, Statement
-from binlake.base.localfiles import SPACE_HINT
-from binlake.base.rowhash import Fold
+from binlake.common import rowhash
+from binlake.common.lakecolumns import Binlog, Change, Ddl, History, OfSegment, Statement
+from binlake.common.localfiles import SPACE_HINT
+from binlake.common.rowhash import Fold
 from binlake.errors import Transient
 from binlake.lake.damage import describe_storage_text, find_os_code, require_space
 from binlake.lake.lease import require_leases
@@ -291,7 +291,7 @@ def _may_match(table: DeltaTable, predicate: str) -> bool:
 
 
 def fold_rows(engine: Engine, parts: Sequence[Rows], columns: Sequence[str]) -> Fold:
-    """The fold of all rows: equal for equal rows, wherever they are processed (binlake.base.rowhash)."""
+    """The fold of all rows: equal for equal rows, wherever they are processed (binlake.common.rowhash)."""
     return rowhash.merge_folds(engine.run(partial(_fold_part, columns=list(columns)), parts))
 
 

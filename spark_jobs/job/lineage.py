@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.ddl.definitions import WindowDefinitions
 from binlake.ddl.targets import Naming, TargetTables
 from binlake.rows.schema import DbInfo, TableDef

@@ -24,7 +24,7 @@ from typing import Any
 
 import structlog
 
-from binlake.base.process import CPU, give_memory_back
+from binlake.common.process import CPU, give_memory_back
 from binlake.errors import BinlakeError
 from binlake.rows.schema import SchemaState
 from binlake.spark_jobs.engine.rows import Rows

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from binlake import tso
-from binlake.base.commandline import Exit
-from binlake.base.terminal import print_table
+from binlake.common.commandline import Exit
+from binlake.common.terminal import print_table
 from binlake.errors import BinlakeError, Permanent
 from binlake.window.cuts import describe_waiting_ddl
 from binlake.window.manifest import OfWindow

@@ -8,8 +8,8 @@ from typing import Any
 
 import structlog
 
-from binlake.base.process import CPU, give_memory_back
-from binlake.base.spans import Values
+from binlake.common.process import CPU, give_memory_back
+from binlake.common.spans import Values
 from binlake.errors import LeaseHeld
 from binlake.feed.state import read_progress, read_state, record_feed_error, record_resume
 from binlake.lake.failures import record_failure

@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base import rowhash
-from binlake.base.lakecolumns import Binlog
-from binlake.base.rowhash import Fold
+from binlake.common import rowhash
+from binlake.common.lakecolumns import Binlog
+from binlake.common.rowhash import Fold
 from binlake.lake.parts import TablePart, write_parts
 from binlake.lake.store import delete_file
 from binlake.lake.tables import BINLOG, parse_schema

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from binlake.base.lakecolumns import Binlog
+from binlake.common.lakecolumns import Binlog
 from binlake.lake.parts import TablePart, write_parts
 from binlake.lake.store import delete_file
 from binlake.lake.tables import BINLOG
 from binlake.rows.schema import WindowDdl
 from binlake.spark_jobs.engine.engine import Keeper
-from binlake.spark_jobs.engine.rows import HeldRows, Rows, list_written_rows, read_table
+from binlake.spark_jobs.engine.rows import MemoryRows, Rows, list_written_rows, read_table
 from binlake.spark_jobs.job.decoding import DecodeAhead, DecodedFiles
 from binlake.spark_jobs.job.results import Bounds
 from binlake.spark_jobs.land.binlogfiles import BINLOG_ARROW, Landed, LargeFiles, WrittenTransaction, measure_landed
@@ -214,7 +214,7 @@ def write_binlog(rows: pa.Table, folder: str, keeper: Keeper) -> LandedTransacti
     kept: list[pa.Table] = []
     parts = write_parts(folder, BINLOG, keeper.keep(_cut_by_bytes(table), kept))
     held = sum(one.num_rows for one in kept) == table.num_rows
-    found: tuple[Rows, ...] = (HeldRows(table),) if held else tuple(list_written_rows(folder, parts, table.nbytes))
+    found: tuple[Rows, ...] = (MemoryRows(table),) if held else tuple(list_written_rows(folder, parts, table.nbytes))
     return LandedTransactions(tuple(parts), measure_landed(table), found)
 
 

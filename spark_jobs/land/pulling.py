@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from binlake.base.process import give_memory_back
+from binlake.common.process import give_memory_back
 from binlake.lake.tables import BINLOG
 from binlake.spark_jobs.engine.engine import SPARK_TASK_BYTES, Keeper, LocalEngine
 from binlake.spark_jobs.job.context import StageContext

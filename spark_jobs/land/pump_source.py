@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from binlake.base.lakecolumns import Binlog
 from binlake.cluster.pumpclient import PumpReader, RangeSize
+from binlake.common.lakecolumns import Binlog
 from binlake.lake.tables import parse_schema
 from binlake.rows.codec.envelopes import Envelopes, parse_binlog, read_envelopes
 from binlake.rows.codec.lanes import PAD

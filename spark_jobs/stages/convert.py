@@ -14,7 +14,7 @@ from dataclasses import astuple, replace
 
 import structlog
 
-from binlake.base import rowhash
+from binlake.common import rowhash
 from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, ImmutableWindow, TargetRefused
 from binlake.lake.opentable import open_known
@@ -24,21 +24,12 @@ from binlake.pipeline import BY_NAME
 from binlake.spark_jobs.engine.engine import HELD_BYTES, Keeper
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lake import replace_window
-from binlake.spark_jobs.tables.batches import render_net_statements, render_ordered_statements
-from binlake.spark_jobs.tables.rendered import Rendered, derive_net_again, render_again, write_statements
-from binlake.spark_jobs.tables.sinks import SinkWindow, commit_note
-from binlake.spark_jobs.tables.sqlwindow import (
-    NO_ROWS,
-    Compacted,
-    Converted,
-    find_next_start,
-    is_next,
-    read_cluster_id,
-    read_compacted,
-    read_target_position,
-    require_pinned,
-)
-from binlake.spark_jobs.tables.statements import HeldBatch, LakeStatements, read_statements
+from binlake.spark_jobs.shared.batches import render_net_statements, render_ordered_statements
+from binlake.spark_jobs.shared.nextwindow import find_next_start, is_next, read_cluster_id, read_target_position
+from binlake.spark_jobs.shared.rendered import Rendered, derive_net_again, render_again, write_statements
+from binlake.spark_jobs.shared.sinks import SinkWindow, commit_note
+from binlake.spark_jobs.shared.sqlwindow import NO_ROWS, Compacted, Converted, read_compacted, require_pinned
+from binlake.spark_jobs.shared.statements import LakeStatements, RenderedBatch, read_statements
 from binlake.statements import BatchLimits, StatementBatch
 from binlake.statements.batch import compute_digest_of_index
 from binlake.target import TargetSession
@@ -142,7 +133,7 @@ def _choose_forms(ctx: StageContext, given: Compacted) -> str:
 
 def _write(
     ctx: StageContext, given: Compacted, ddls: list[StatementBatch], target: TargetSection, *, plain: bool
-) -> tuple[str, Sequence[HeldBatch] | None, tuple[int, ...]]:
+) -> tuple[str, Sequence[RenderedBatch] | None, tuple[int, ...]]:
     """Write the rows (which must match the pinned ones, if any), unless only this process needs them.
 
     Returns the digest of `change`, the batches if this process has them, and the limits of `ApplyManifest`.

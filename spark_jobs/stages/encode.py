@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from binlake.base import rowhash
-from binlake.base.lakecolumns import Message, Mutation
+from binlake.common import rowhash
+from binlake.common.lakecolumns import Message, Mutation
 from binlake.config.feed import FeedSection
 from binlake.config.sinkuri import BINLOG_FILES
 from binlake.ddl.definitions import LandedDdl, Segments, WindowDefinitions
@@ -44,8 +44,8 @@ from binlake.spark_jobs.engine.exchange import cut_in_order
 from binlake.spark_jobs.job.context import PIECE_BYTES, Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lake import ensure_table, replace_window
 from binlake.spark_jobs.job.pieces import MergedWindow
-from binlake.spark_jobs.tables.messages import Encoded, EncodeTask, TouchedTables
-from binlake.spark_jobs.tables.sinks import (
+from binlake.spark_jobs.shared.messages import Encoded, EncodeTask, TouchedTables
+from binlake.spark_jobs.shared.sinks import (
     SinkWindow,
     commit_note,
     list_mutation_parts,

@@ -22,10 +22,11 @@ from binlake.lake.targetevents import DUE, read_due_tables, record_due_tables, r
 from binlake.lake.windowlog import WindowEvent
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lineage import Sources, WindowLineage, build_target_column_lister
-from binlake.spark_jobs.tables.rendered import derive_net_again, render_again
-from binlake.spark_jobs.tables.sinks import SinkWindow, find_tables_at_end, read_sql_window
-from binlake.spark_jobs.tables.sqlwindow import Converted, name_target, read_pinned, read_target_position
-from binlake.spark_jobs.tables.statements import LakeStatements, read_statements
+from binlake.spark_jobs.shared.nextwindow import name_target, read_target_position
+from binlake.spark_jobs.shared.rendered import derive_net_again, render_again
+from binlake.spark_jobs.shared.sinks import SinkWindow, find_tables_at_end, read_sql_window
+from binlake.spark_jobs.shared.sqlwindow import Converted, read_pinned
+from binlake.spark_jobs.shared.statements import LakeStatements, read_statements
 from binlake.target import apply_window
 from binlake.target.claim.writers import LoopbackMarks
 from binlake.target.relay import RelayLog

@@ -18,8 +18,8 @@ from functools import partial
 import structlog
 
 from binlake import tso
-from binlake.base import rowhash
-from binlake.base.localfiles import DiskUse, measure_disk
+from binlake.common import rowhash
+from binlake.common.localfiles import DiskUse, measure_disk
 from binlake.ddl.ddls import build_window_schemas
 from binlake.ddl.shardlocks import Locks
 from binlake.errors import ConflictingBinlogs, ImmutableWindow, IncompleteWindow, LostRange

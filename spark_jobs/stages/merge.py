@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 import structlog
 from deltalake import DeltaTable
 
-from binlake.base.lakecolumns import Binlog, Ddl
+from binlake.common.lakecolumns import Binlog, Ddl
 from binlake.ddl.ddls import add_injections, build_window_schemas, plan_locked_ddls, require_replacements_used
 from binlake.ddl.definitions import LandedDdl
 from binlake.ddl.shardlocks import Locks
@@ -50,7 +50,7 @@ from binlake.spark_jobs.job.decoding import (
 )
 from binlake.spark_jobs.job.lake import clear_rows, overwrite, replace_history
 from binlake.spark_jobs.job.pieces import LandedWindow, MergedWindow
-from binlake.spark_jobs.tables.sinks import build_window_predicate
+from binlake.spark_jobs.shared.sinks import build_window_predicate
 from binlake.window.derived import Merged, MergeManifest
 from binlake.window.manifest import WindowManifest
 from binlake.wire import binlog_pb2
@@ -123,7 +123,9 @@ def _merge(ctx: StageContext, manifest: WindowManifest, landed: LandedWindow | N
         detail |= {f"ddl_{name}": own} if own else {}
     filtered = {reason: count for reason, count in lost.items() if not reason.startswith(BY_TABLE)}
     detail |= {"filtered": filtered} if filtered else {}
-    alerts = [*_build_alerts(planned), *_build_table_alerts(lost, bounds), *_lock_alerts(ctx, locks, bounds)]
+    alerts = [*_build_alerts(planned), *_build_table_alerts(lost, bounds)]
+    if locks:
+        alerts += _lock_alerts(ctx, locks, bounds)
     detail |= {"alerts": alerts} if alerts else {}
     if ctx.rules.shard_mode == "pessimistic":
         detail |= {"shard_locks": locks.list_waiting(bounds.hi)}
@@ -148,8 +150,10 @@ def _plan_ddls(
     before = read_locks_at(ctx.windows, ctx.rules, manifest.lo)
     commanded = read_resolutions(ctx.windows, manifest.lo) if before else []
     planned, locks = plan_locked_ddls(base, binlogs, jobs, ctx.rules, ignored, manifest.lo, before, commanded)
-    require_replacements_used(planned, ctx.rules.replacements, manifest.lo, manifest.hi)
-    planned = add_injections(planned, ctx.rules.injections, manifest.lo, manifest.hi, base.version)
+    if ctx.rules.replacements:
+        require_replacements_used(planned, ctx.rules.replacements, manifest.lo, manifest.hi)
+    if ctx.rules.injections:
+        planned = add_injections(planned, ctx.rules.injections, manifest.lo, manifest.hi, base.version)
     return planned, build_window_schemas(base, binlogs, jobs, manifest.lo), locks
 
 

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from binlake.base.lakecolumns import Change, Mutation
 from binlake.changes.net.columns import NET
+from binlake.common.lakecolumns import Change, Mutation
 from binlake.ddl.definitions import Cell, SegmentTable
 from binlake.ddl.targets import Naming
 from binlake.lake.columntypes import list_delta_columns
@@ -34,26 +34,26 @@ from binlake.mirror.apply import CHUNK_BYTES, LARGE_CHUNK_BYTES
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema import TableDef
 from binlake.spark_jobs.engine.engine import LARGE_WINDOW_BYTES, Engine, RowStore
-from binlake.spark_jobs.engine.rows import HeldRows, Rows, read_table
+from binlake.spark_jobs.engine.rows import MemoryRows, Rows, read_table
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.lineage import Gathered, Sources, WindowLineage
 from binlake.spark_jobs.job.pieces import MergedWindow
-from binlake.spark_jobs.tables.netchange import (
+from binlake.spark_jobs.shared.netchange import (
     NetRows,
     WindowNetChange,
     count_groups,
     find_key_arrivals,
     split_by_place,
 )
-from binlake.spark_jobs.tables.sharedkeys import find_shared_tables, require_own_mirror_keys
-from binlake.spark_jobs.tables.sinks import (
+from binlake.spark_jobs.shared.sharedkeys import find_shared_tables, require_own_mirror_keys
+from binlake.spark_jobs.shared.sinks import (
     SinkWindow,
     find_tables_at_end,
     read_mirror_window,
     read_window_changes,
     require_merged,
 )
-from binlake.spark_jobs.tables.sqlwindow import Compacted, Converted
+from binlake.spark_jobs.shared.sqlwindow import Compacted, Converted
 from binlake.window.derived import Merged
 from binlake.window.lineage import Columns
 
@@ -259,7 +259,7 @@ class GatheredWindows:
     """The net changes of consecutive windows in memory: `places`, in order of the windows; `merged`: without rows."""
 
     merged: MergedWindow
-    places: tuple[tuple[SegmentTable, HeldRows], ...]
+    places: tuple[tuple[SegmentTable, MemoryRows], ...]
     cells: frozenset[Cell]
 
     @property
@@ -300,10 +300,10 @@ def gather(ctx: StageContext, given: object) -> GatheredWindows | None:
     of_window = all((cell.since, cell.until - 1) == (merged.bounds.lo + 1, merged.bounds.hi) for cell in net.cells)
     if total.ddls or total.base or not of_window or any(cell.identity == _KEYLESS for cell in cells):
         return None
-    held = [(place, rows) for place, rows in net.places if isinstance(rows, HeldRows)]
+    held = [(place, rows) for place, rows in net.places if isinstance(rows, MemoryRows)]
     if len(held) < len(net.places) or _only_adds(merged):
         return None
-    places = tuple((place, HeldRows(rows.table.select(ROWS.names))) for place, rows in held)
+    places = tuple((place, MemoryRows(rows.table.select(ROWS.names))) for place, rows in held)
     return GatheredWindows(replace(merged, rows=()), places, cells)
 
 

@@ -13,7 +13,7 @@ from itertools import chain, pairwise
 
 import pyarrow as pa
 
-from binlake.base.lakecolumns import Message
+from binlake.common.lakecolumns import Message
 from binlake.config.feed import FeedSection
 from binlake.feed.files.binlogs import BinlogPublisher
 from binlake.feed.files.publisher import FilePublisher

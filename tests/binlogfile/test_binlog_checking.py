@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from binlake.base.filestore import LocalStore
 from binlake.binlogfile.checking import list_files, verify_files
 from binlake.binlogfile.folder import INDEX_PATH as PATH
 from binlake.binlogfile.folder import BinlogIndex, IndexedFile
 from binlake.binlogfile.framing import pack_record
 from binlake.cli import run
+from binlake.common.filestore import LocalStore
 from binlake.wire import pb_binlog_pb2 as pb
 
 BEGIN = 1795000000000 << 18

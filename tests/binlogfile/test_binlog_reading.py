@@ -10,11 +10,11 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from binlake.base.filestore import LocalStore
 from binlake.binlogfile.folder import INDEX_PATH as PATH
 from binlake.binlogfile.folder import BinlogFile, BinlogIndex, IndexedFile, format_file_name, parse_name
 from binlake.binlogfile.framing import DamagedFile, compress, pack_record
 from binlake.binlogfile.reading import BinlogDdl, BinlogTransaction, decode_datum, read_items
+from binlake.common.filestore import LocalStore
 from binlake.errors import Permanent
 from binlake.rows.codec import datum as d
 from binlake.rows.schema import mysqltypes as t

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.replication_files import write_replication
 
-from binlake.base.secrets import find_connections, resolve_secret
+from binlake.common.secrets import find_connections, resolve_secret
 from binlake.config.feed import FeedSection
 from binlake.config.load import load_replication
 from binlake.config.problems import list_plain_secrets

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.replication_files import write_replication
 
-from binlake.base.tomlfile import to_toml
 from binlake.cli import run
+from binlake.common.tomlfile import to_toml
 from binlake.config import load_replication
 from binlake.config.feed import FeedSection
 from binlake.config.load import check_replication

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from binlake.base.tomlfile import FORMS
+from binlake.common.tomlfile import FORMS
 from binlake.config.load import load_replication
 from binlake.config.model import Replication
 from binlake.errors import ConfigError

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from binlake import cli
-from binlake.base import installation, sql
-from binlake.base.localfiles import describe_os_error
+from binlake.common import installation, sql
+from binlake.common.localfiles import describe_os_error
 from binlake.config import load, load_replication
 from binlake.config.load import check_replication
 from binlake.pump_service.feeder.settings import read_settings

@@ -8,7 +8,7 @@ import pytest
 from support.mariadb import MariaDb, rows
 from support.tabledefs import col, primary, table
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect import find_target_collation, has_target_collation
 from binlake.dialect.collations import MARIADB_COLLATIONS
 from binlake.rows.schema import mysqltypes as t

@@ -8,7 +8,7 @@ import pytest
 from support.mariadb import MariaDb, empty_database
 from support.tabledefs import col, primary, table
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect.givenvalues import (
     build_once_computed_specs,
     build_reader_specs,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.tabledefs import col, key, table
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.ddl.definitions import LandedDdl, WindowDefinitions, use_bytewise_collations
 from binlake.dialect import choose_bytewise_collation, derive_bytewise_definitions, render_bytewise
 from binlake.rows.schema import DbInfo, SchemaState

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tabledefs import col, key, primary, table
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect import DdlKind, DdlText, classify, find_target_collation, map_ddl
 from binlake.dialect.clauses import DROPPED_OPTIONS, DROPPED_WORDS
 from binlake.dialect.collations import DEFAULT_COLLATIONS, MARIADB_COLLATIONS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from binlake.base.sections import DdlInjection
+from binlake.common.sections import DdlInjection
 from binlake.dialect import put_target_names
 from binlake.dialect.replacement import find_replaced_names, parse_injections
 from binlake.errors import ConfigError

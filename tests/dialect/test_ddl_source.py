@@ -10,7 +10,7 @@ from support.tabledefs import col, key, primary, table
 from support.windows import target_of
 from support.workload import Workload, integer, text
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect import DdlText, KnownNames, map_ddl, standardize_text, tokenize_restored
 from binlake.dialect.tokens import TokenKind
 from binlake.errors import SchemaError, TargetRefused

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.tabledefs import col, primary, table
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect import DdlText, map_ddl
 from binlake.dialect.givenvalues import reads_clock
 from binlake.errors import TargetRefused

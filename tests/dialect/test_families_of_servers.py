@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.tabledefs import col, table
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect import families
 from binlake.dialect.families import Way, choose_way, converts_as_tidb
 from binlake.dialect.routed import Unmappable

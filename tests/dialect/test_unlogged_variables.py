@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from pymysql.err import OperationalError
 from support.mariadb import MariaDb, empty_database
+from support.tabledefs import col, table
 
-from binlake.dialect.givenvalues import find_unlogged_variable
+from binlake.dialect.givenvalues import find_unlogged_variable, require_no_unlogged_values
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.job import SourceSession
 
 DEPENDING = {
     "d / 3": "div_precision_increment",
@@ -72,6 +75,16 @@ def test_a_mysql_loses_letters_of_literals_in_other_character_sets(expression: s
     # measured, test_e2e_generated
     assert find_unlogged_variable(expression, "mysql") == ("character_set_connection" if found else "")
     assert find_unlogged_variable(expression, "mariadb") == ""
+
+
+@pytest.mark.parametrize(
+    ("family", "dialect", "steps"), [("mariadb", "mysql", 1), ("mysql", "mariadb", 0), ("", "mariadb", 1)]
+)
+def test_source_family_decides_else_the_targets(family: Any, dialect: Any, steps: int) -> None:
+    made = table("c", col("v", t.VARCHAR), col("g", generated_expr_string="v regexp 'a b'", generated_stored=True))
+    once, session = [made.columns[1]], SourceSession(family=family)
+    assert len(require_no_unlogged_values("`d`.`c`", once, made, session, dialect)) == steps
+    assert require_no_unlogged_values("`d`.`c`", once, None, session, dialect) == []
 
 
 @pytest.mark.mariadb

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.tabledefs import col, key, primary, table
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect import DdlText, map_ddl
 from binlake.dialect.tokens import tokenize
 from binlake.dialect.wholetexts import names_whole_text_key, put_key_lengths

@@ -22,7 +22,7 @@ from support.sparkcluster import count_tasks
 from support.workload import Workload, integer, text
 from test_e2e_window import Make, expected, lake_rows, set_up, some_changes, tables_of, toml
 
-from binlake.base.installation import SHORT_LIVED
+from binlake.common.installation import SHORT_LIVED
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.runner import run_window
 from binlake.spark_jobs.job.stagerun import run_stage

@@ -21,7 +21,7 @@ from binlake.spark_jobs.commands.backfill import rebuild
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
 from binlake.spark_jobs.job.runner import run_window
 from binlake.spark_jobs.job.stagerun import run_stage
-from binlake.spark_jobs.tables.baserows import BaseBlock
+from binlake.spark_jobs.shared.baserows import BaseBlock
 from binlake.window.derived import CompactManifest
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]

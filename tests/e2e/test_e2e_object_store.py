@@ -35,7 +35,7 @@ from test_e2e_cluster import KILLER, many_bytes
 from test_e2e_window import expected, run, set_up, some_changes, tables_of, toml
 
 from binlake.audit.audit import Audit
-from binlake.base.lakecolumns import Window
+from binlake.common.lakecolumns import Window
 from binlake.errors import Transient
 from binlake.lake import access, controlrows, lease, opentable
 from binlake.lake.control import COMPACT_EVERY, TIDY_EVERY

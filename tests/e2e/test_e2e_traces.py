@@ -13,7 +13,7 @@ from support.collector import Collector
 from support.live import LiveSource
 from test_e2e_window import set_up, some_changes, toml
 
-from binlake.base.tracing import open_traces
+from binlake.common.tracing import open_traces
 from binlake.spark_jobs.commands.main import run_job
 from binlake.spark_jobs.engine.spark import SparkEngine
 

@@ -10,7 +10,7 @@ import pytest
 from support.feedrows import Row
 from support.tidb_json import INT_PK, column, table_def, table_info
 
-from binlake.base import arrowcolumns
+from binlake.common import arrowcolumns
 from binlake.config.protocols import (
     AvroOptions,
     CanalJsonOptions,

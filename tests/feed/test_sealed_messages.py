@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 from support.examples import seeds
 
-from binlake.base import rowhash
+from binlake.common import rowhash
 from binlake.errors import ImmutableWindow
 from binlake.feed import sealed
 from binlake.feed.manifest import ChangePosition, EncodeManifest

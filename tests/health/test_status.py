@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from health.conftest import Fleet
 
-from binlake.base import commandline
-from binlake.base.terminal import format_duration
 from binlake.cli import run
+from binlake.common import commandline
+from binlake.common.terminal import format_duration
 from binlake.health import command, survey
 from binlake.health.survey import choose_status
 from binlake.lake.windowlog import WindowLog

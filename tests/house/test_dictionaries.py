@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from binlake.base.arrowcolumns import encode_dictionary
+from binlake.common.arrowcolumns import encode_dictionary
 
 ROOT = Path(__file__).resolve().parents[2]
 WHOLE = pa.array(["a", "b", None, "c", "b"]).dictionary_encode()
@@ -20,7 +20,7 @@ def test_only_one_place_numbers_values() -> None:
         for path in (ROOT / room).rglob("*.py")
         if "dictionary_encode(" in path.read_text(encoding="utf-8")
     ]
-    assert asking == ["binlake/base/arrowcolumns.py"]
+    assert asking == ["binlake/common/arrowcolumns.py"]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from binlake.base.commandline import Exit
+from binlake.common.commandline import Exit
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "exit-codes.md"
 

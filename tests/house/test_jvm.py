@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from binlake.base import installation
+from binlake.common import installation
 from binlake.errors import ConfigError
 from deploy.setup import classes, common
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from support.replication_files import write_replication
 
-from binlake.base.startup import THRESHOLDS, import_lightly
+from binlake.common.startup import THRESHOLDS, import_lightly
 
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[2]
-_FIRST = "from binlake.base.startup import import_lightly; import_lightly()\n"
+_FIRST = "from binlake.common.startup import import_lightly; import_lightly()\n"
 _LATER = """
 import sys
 import pyarrow as pa
@@ -39,14 +39,14 @@ def run(*words: str) -> str:
 
 
 def test_arrow_takes_lists_without_pandas_and_gives_frames_with_it() -> None:
-    first = "from binlake.base.startup import import_lightly as do; do()\n"
+    first = "from binlake.common.startup import import_lightly as do; do()\n"
     assert run("-c", first + _LATER) == "well\n"
 
 
 def test_module_runs_as_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "asked.py").write_text(f"assert __name__ == '__main__'\n{_LATER}")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert run("-m", "binlake.base.program", "asked", "--one", "two") == "well --one two\n"
+    assert run("-m", "binlake.common.program", "asked", "--one", "two") == "well --one two\n"
 
 
 _POOL = "import pyarrow as pa; print(pa.default_memory_pool().backend_name)"
@@ -61,7 +61,7 @@ def test_arrow_takes_memory_of_the_c_library(
     monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL", raising=False)
     if named is not None:
         monkeypatch.setenv("ARROW_DEFAULT_MEMORY_POOL", named)
-    assert run("-m", "binlake.base.program", "asked") == f"{used}\n"
+    assert run("-m", "binlake.common.program", "asked") == f"{used}\n"
     worker = "from binlake.spark_jobs.engine.pyworkers import load_before_fork; load_before_fork()\n"
     assert run("-c", worker + _POOL) == f"{used}\n"
 
@@ -125,7 +125,7 @@ def test_command_collects_garbage_rarely() -> None:
 def test_stage_collects_garbage_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shown.py").write_text(_SHOW)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert run("-m", "binlake.base.program", "shown") == f"thresholds {THRESHOLDS}\n"
+    assert run("-m", "binlake.common.program", "shown") == f"thresholds {THRESHOLDS}\n"
 
 
 _CYCLE = """
@@ -146,4 +146,4 @@ def test_program_collects_nothing_when_it_ends(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "cyclic.py").write_text(_CYCLE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert run("-m", "cyclic") == "collected\nstill collects True\ncollected\n"
-    assert run("-m", "binlake.base.program", "cyclic") == "collected\nstill collects True\n"
+    assert run("-m", "binlake.common.program", "cyclic") == "collected\nstill collects True\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from binlake.base.logs import write_events_to
+from binlake.common.logs import write_events_to
 
 
 def test_traceback_shows_no_value() -> None:
@@ -48,7 +48,7 @@ except ZeroDivisionError:
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("start", "first"),
-    [([], "run(['checkpoint', 'show', '--replication', '/none.toml'])"), (["-m", "binlake.base.program"], "")],
+    [([], "run(['checkpoint', 'show', '--replication', '/none.toml'])"), (["-m", "binlake.common.program"], "")],
     ids=["a command", "a stage"],
 )
 def test_programs_log_tracebacks_without_values(tmp_path: Path, start: list[str], first: str) -> None:

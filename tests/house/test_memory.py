@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from binlake.base import process
-from binlake.base.process import give_memory_back
+from binlake.common import process
+from binlake.common.process import give_memory_back
 
 # In a process of its own: what other tests have freed would count.
 _FREE = """
 import ctypes, sys
 from pathlib import Path
-from binlake.base import process
+from binlake.common import process
 
 def read_resident():
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from binlake.base.commandline import PURPOSES, describe_commands, explain_unknown_command, list_replications
 from binlake.cli import prepare
+from binlake.common.commandline import PURPOSES, describe_commands, explain_unknown_command, list_replications
 
 _PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
 _COMMANDS = _PROJECT["entry-points"]["binlake.commands"]

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from binlake.base import terminal
-from binlake.base.terminal import ERASE, show_progress
+from binlake.common import terminal
+from binlake.common.terminal import ERASE, show_progress
 from binlake.repair.rangerepair import BackfillProgress
 
 
@@ -73,7 +73,7 @@ def test_an_error_of_the_work_leaves_no_line() -> None:
 def test_event_takes_the_place_of_the_line_on_a_terminal_only() -> None:
     code = (
         "import sys, structlog\n"
-        "from binlake.base.logs import write_events_to\n"
+        "from binlake.common.logs import write_events_to\n"
         "write_events_to(sys.stderr); write_events_to(sys.stderr)\n"
         "structlog.get_logger().info('table_verified')\n"
     )

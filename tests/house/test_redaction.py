@@ -9,7 +9,7 @@ import pytest
 from pymysql import err
 from support.replication_files import write_replication
 
-from binlake.base.redaction import are_row_values_shown, redact_key, redact_server_text, redact_sql, show_row_values
+from binlake.common.redaction import are_row_values_shown, redact_key, redact_server_text, redact_sql, show_row_values
 from binlake.config.load import load_replication
 from binlake.repair.differences import Difference
 from binlake.rows.codec.datum import write_decimal

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from binlake.base.terminal import escape_invisible, format_value, print_table
+from binlake.common.terminal import escape_invisible, format_value, print_table
 from binlake.spark_jobs.commands import audit
 
 TS = "470548480035651584"

@@ -11,9 +11,9 @@ import pytest
 import structlog
 from support.collector import Collector
 
-from binlake.base import otlpspans
-from binlake.base.spans import NO_SPAN, Span, are_traces_wanted
-from binlake.base.tracing import open_traces
+from binlake.common import otlpspans
+from binlake.common.spans import NO_SPAN, Span, are_traces_wanted
+from binlake.common.tracing import open_traces
 from binlake.errors import ConfigError, LeaseHeld, Permanent
 from deploy.local.ports import free_port
 
@@ -101,7 +101,7 @@ def test_nothing_is_sent_unless_it_is_asked_for(
 @pytest.mark.process
 def test_without_traces_no_package_of_opentelemetry_is_loaded() -> None:
     program = (
-        "import sys, binlake.spark_jobs.commands.main\nfrom binlake.base.tracing import open_traces\n"
+        "import sys, binlake.spark_jobs.commands.main\nfrom binlake.common.tracing import open_traces\n"
         "with open_traces() as root, root.begin('a', {}): pass\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )

@@ -6,8 +6,8 @@ import inspect
 
 import pytest
 
-from binlake.base import lakecolumns
 from binlake.changes.net.columns import NET
+from binlake.common import lakecolumns
 from binlake.lake import controltables, tables
 from binlake.rows.codec import MUTATION_SCHEMA
 from binlake.window.events import EventRow

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from support.engines import HostileEngine
 
-from binlake.base import rowhash
+from binlake.common import rowhash
 from binlake.lake.tables import parse_schema
-from binlake.spark_jobs.engine.rows import HeldRows
+from binlake.spark_jobs.engine.rows import MemoryRows
 from binlake.spark_jobs.job.lake import fold_rows
 
 SCHEMA = parse_schema(
@@ -128,6 +128,6 @@ def test_type_without_a_digest_is_refused() -> None:
 
 def test_digest_of_parts_is_that_of_the_whole(drawn: pa.Table) -> None:
     columns, engine = drawn.column_names, HostileEngine(random.Random(1))
-    parts = [HeldRows(drawn.slice(first, 7)) for first in range(0, drawn.num_rows, 7)]
+    parts = [MemoryRows(drawn.slice(first, 7)) for first in range(0, drawn.num_rows, 7)]
     assert fold_rows(engine, parts, columns) == rowhash.fold(rowhash.hash_rows(drawn, columns))
     assert fold_rows(engine, [], columns) == rowhash.merge_folds([])

@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 from obstore.exceptions import BaseError
 from support.objectstores import describe_azurite
 
-from binlake.base import secrets
+from binlake.common import secrets
 from binlake.errors import ConfigError
 from binlake.lake import objects, store
 from binlake.lake.access import Access, find_access, register_access

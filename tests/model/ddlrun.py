@@ -25,8 +25,8 @@ from modelwindow import NAME, Converter, Statements
 from simulator.faults.kinds import Kind
 from support.mariadb import execute
 
-from binlake.base import sql
-from binlake.base.sections import RouteRule
+from binlake.common import sql
+from binlake.common.sections import RouteRule
 from binlake.config import Replication
 from binlake.config.servers import TargetSection
 from binlake.errors import BinlakeError, Fenced, Permanent, TargetBusy, TargetRefused, TargetUnavailable

@@ -25,7 +25,7 @@ from modelwindow import CLUSTER, NAME, Converter, Statements, damaged
 from simulator.faults.kinds import Kind
 from support.mariadb import MariaDb
 
-from binlake.base.sql import LATER, TABLES, Dialect
+from binlake.common.sql import LATER, TABLES, Dialect
 from binlake.config.servers import TargetSection
 from binlake.errors import (
     CheckpointConflict,

@@ -39,7 +39,7 @@ from modeltable import (
 )
 from pymysql.connections import Connection
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.rows.codec import MutationBuilder, encode_prewrite_value
 from binlake.rows.codec.encode import RowEncoder
 from binlake.rows.schema import Action, DbInfo, DdlJob, WindowDdl

@@ -31,9 +31,9 @@ from binlake.lake.paths import LakePaths
 from binlake.rows.codec import MutationBatch
 from binlake.rules import Rules
 from binlake.spark_jobs.job.context import Bounds
-from binlake.spark_jobs.tables import sharedkeys
-from binlake.spark_jobs.tables.sharedkeys import Arrival
-from binlake.spark_jobs.tables.sinks import SinkWindow
+from binlake.spark_jobs.shared import sharedkeys
+from binlake.spark_jobs.shared.sharedkeys import Arrival
+from binlake.spark_jobs.shared.sinks import SinkWindow
 from binlake.target import apply_window
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]

@@ -9,7 +9,7 @@ import pytest
 from support import tabledefs as d
 from support.tidb_json import Tables
 
-from binlake.base.varint import write_uvarint
+from binlake.common.varint import write_uvarint
 from binlake.mysqlbinlog.rowimage.transactions import encode_inserts
 from binlake.mysqlbinlog.tablerows.rowblocks import ColumnWriter
 from binlake.mysqlbinlog.tablerows.rowtexts import RowWriter

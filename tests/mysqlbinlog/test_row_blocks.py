@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from support import tabledefs as d
 
-from binlake.base.varint import write_uvarint
+from binlake.common.varint import write_uvarint
 from binlake.mysqlbinlog.rowimage.transactions import encode_inserts
 from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, group_into_blocks
 from binlake.mysqlbinlog.tablerows.rowtexts import RowWriter

@@ -11,7 +11,7 @@ import pytest
 from support.examples import seeds
 from support.tabledefs import Json, col, table
 
-from binlake.base.spool import SpoolFile
+from binlake.common.spool import SpoolFile
 from binlake.errors import WireError
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap
 from binlake.mysqlbinlog.rowimage import encode_in_pieces, encode_transactions, large, transactions
@@ -183,21 +183,32 @@ def test_bytes_of_a_transaction_in_pieces_are_the_same(
     worlds = [_world(dice) for _ in range(dice.randint(1, 3))]
     tables = {f"t{number}": replace(definition, id=100 + number) for number, (definition, _, _) in enumerate(worlds)}
     events: list[RowsEvent] = []
-    while len(events) < dice.choice((1, 20, 60)):
+    count = dice.choice((1, 20, 60))
+    while len(events) < count:
         number = dice.randrange(len(worlds) + 1)
         _, seen, types = worlds[number % len(worlds)]
         # The last table is left out.
         events.append(_event(replace(seen, table_id=number, table=f"t{number}"), types, dice, 0.1))
-    monkeypatch.setattr(large, "_AT_ONCE", dice.choice((1, 200, 3000, 1 << 20)))
+    at_once = dice.choice((1, 200, 3000, 1 << 20))
+    monkeypatch.setattr(large, "_AT_ONCE", at_once)
     counts: list[int] = []
+    guarded: list[RowsEvent] = []
     pieces = encode_in_pieces(
-        iter(events), SpoolFile(tmp_path), lambda event: tables.get(event.table), 3, counts.append
-    )
+        iter(events), SpoolFile(tmp_path), lambda event: tables.get(event.table), 3, counts.append,
+        lambda event, _: guarded.append(event),
+    )  # fmt: skip
     all_rows: list[int] = []
     [expected] = encode_transactions([events], lambda event: tables.get(event.table), 3, all_rows.append)
     assert b"".join(piece[:] for piece in pieces) == expected
     assert sum(map(len, pieces)) == len(expected)
+    assert all(map(len, pieces))
     assert sum(counts) == sum(all_rows)
+    assert guarded == events
+    size, parts = 0, 0
+    for event in events:
+        size = (0 if size >= at_once else size) + len(event.rows)
+        parts += size >= at_once
+    assert len(counts) == parts + (size < at_once)
 
 
 @pytest.mark.parametrize("seed", seeds(30))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.tabledefs import col, primary, table
 
-from binlake.mysqlbinlog.tablerows.chunks import Chunks
+from binlake.mysqlbinlog.tablerows.ranges import Chunks
 from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter
 from binlake.mysqlbinlog.tablerows.rowtexts import RowWriter
 from binlake.rows.codec.tabledecoder import look_up_decoder

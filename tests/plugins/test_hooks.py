@@ -15,7 +15,7 @@ from airflow.sdk.configuration import clear_secrets_backends_cache
 from support.mariadb import MariaDb
 from support.replication_files import write_replication
 
-from binlake.base import secrets
+from binlake.common import secrets
 from binlake.config import load_replication
 from binlake.errors import ConfigError
 from binlake.lake.access import Access

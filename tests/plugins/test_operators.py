@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from binlake.base.installation import list_delta_jars
+from binlake.common.installation import list_delta_jars
 from binlake.config.model import WindowSection as WindowSettings
 from binlake.errors import ConfigError, Transient
 from binlake_airflow.jobs import StageJob

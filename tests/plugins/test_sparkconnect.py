@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from binlake.base.reachability import SPARK_TOKEN_ENV
+from binlake.common.reachability import SPARK_TOKEN_ENV
 from binlake.spark_jobs.engine.connect import _add_token
 from binlake_airflow.operators.spark import SPAN_S, add_session, derive_session_id, list_sessions_between, split_token
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from binlake.base.sections import BlockAllowList
+from binlake.common.sections import BlockAllowList
 from binlake.config import load_replication
 from binlake.errors import ConfigError
 from binlake.rules.tables import BlockAllow

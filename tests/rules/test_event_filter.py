@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from binlake.base.sections import EventRule
+from binlake.common.sections import EventRule
 from binlake.errors import ConfigError, Permanent
 from binlake.rows.schema.job import Action
 from binlake.rules.events import EventFilter

@@ -11,7 +11,7 @@ import pytest
 from sqlglot import exp
 from support.tidb_json import column, table_def, table_info
 
-from binlake.base.sections import ExpressionRule
+from binlake.common.sections import ExpressionRule
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t

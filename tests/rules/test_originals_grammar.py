@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from binlake.base.sections import BlockAllowList, FilterSection
+from binlake.common.sections import BlockAllowList, FilterSection
 from binlake.errors import ConfigError
 from binlake.rules.patterns import compile_drainer_pattern, compile_wildcard
 from binlake.rules.tables import BlockAllow, TableFilter, TableMatcher

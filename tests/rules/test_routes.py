@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from binlake.base.sections import RouteRule
+from binlake.common.sections import RouteRule
 from binlake.errors import ConfigError
 from binlake.rules.routes import Routes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from binlake.base.sections import FilterSection
+from binlake.common.sections import FilterSection
 from binlake.errors import ConfigError
 from binlake.rules import TableFilter
 

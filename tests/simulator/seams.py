@@ -40,8 +40,8 @@ from simulator.vthreads import Threading
 _ROOMS = (
     "binlake.pump_service.pump.",
     "binlake.pump_service.pd.",
-    "binlake.base.localfiles",
-    "binlake.base.localfiles",
+    "binlake.common.localfiles",
+    "binlake.common.localfiles",
     "binlake.pump_service.waits",
     "binlake.cluster.pumpclient.",
     "binlake.cluster.placement.lock",

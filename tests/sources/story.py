@@ -13,7 +13,7 @@ from shards import Placed, Shards
 from support.mariadb import MariaDb
 from support.randomalters import RandomAlters
 
-from binlake.base.sqllink import set_variables
+from binlake.common.sqllink import set_variables
 
 Link: TypeAlias = "pymysql.connections.Connection[Any]"
 Links: TypeAlias = Mapping[int, Link]

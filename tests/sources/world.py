@@ -28,7 +28,7 @@ from support.hostile import restore_globals, set_hostile_globals
 from support.mariadb import MariaDb, execute, rows
 
 from binlake.audit.audit import Audit
-from binlake.base.sqllink import set_variables
+from binlake.common.sqllink import set_variables
 from binlake.errors import Transient
 from binlake.repair.verify import VerifyOptions
 from binlake.spark_jobs.commands.verify import run_verify

@@ -19,8 +19,8 @@ from binlake.spark_jobs.job.context import Bounds
 from binlake.spark_jobs.job.pieces import Ahead, DerivedAhead, MergedWindow
 from binlake.spark_jobs.job.runner import run_sink
 from binlake.spark_jobs.job.stagerun import run_stage
+from binlake.spark_jobs.shared.sinks import SinkWindow, list_mutation_parts, read_sql_window, require_merged
 from binlake.spark_jobs.stages import compact, finalize, merge
-from binlake.spark_jobs.tables.sinks import SinkWindow, list_mutation_parts, read_sql_window, require_merged
 
 pytestmark = pytest.mark.mariadb
 

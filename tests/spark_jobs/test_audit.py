@@ -37,8 +37,8 @@ from binlake.spark_jobs.commands import maintain
 from binlake.spark_jobs.commands.views import register, render_table_query
 from binlake.spark_jobs.engine.engine import LocalEngine
 from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.shared.sinks import read_window_changes
 from binlake.spark_jobs.stages import encode
-from binlake.spark_jobs.tables.sinks import read_window_changes
 
 pytestmark = pytest.mark.spark
 

@@ -14,8 +14,8 @@ import pytest
 from pymysql import err
 from support.tabledefs import col, primary, table
 
-from binlake.base.rowhash import Fold
 from binlake.cli import run
+from binlake.common.rowhash import Fold
 from binlake.config import Replication
 from binlake.errors import ConfigError, LostRange, Permanent, SourceRefused, SourceUnavailable
 from binlake.lake.baseload import BaseLoad, BaseTable, LoadedRange

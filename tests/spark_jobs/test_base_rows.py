@@ -12,15 +12,15 @@ import pytest
 from support.examples import seeds
 from support.netchanges import TABLES, WINDOW, definitions
 
-from binlake.base.lakecolumns import Change, Mutation
 from binlake.changes.net.columns import NET, compute_net_changes
 from binlake.changes.net.images import MAP
+from binlake.common.lakecolumns import Change, Mutation
 from binlake.ddl.definitions import Cell, SegmentTable
 from binlake.rows.codec import MUTATION_SCHEMA
-from binlake.spark_jobs.engine.rows import HeldRows, Rows, read_table
-from binlake.spark_jobs.tables.baserows import BaseBlock, find_base_blocks, fold_blocks
-from binlake.spark_jobs.tables.netchange import NetRows, measure_sizes
-from binlake.spark_jobs.tables.render import Renderer, render_blocks
+from binlake.spark_jobs.engine.rows import MemoryRows, Rows, read_table
+from binlake.spark_jobs.shared.baserows import BaseBlock, find_base_blocks, fold_blocks
+from binlake.spark_jobs.shared.netchange import NetRows, measure_sizes
+from binlake.spark_jobs.shared.render import Renderer, render_blocks
 from binlake.statements import BatchLimits, StatementBatch
 
 TEXTS = [None, "", "it's", "ä😀\\", '"', "\0", "x" * 90]
@@ -69,7 +69,7 @@ def cut(blocks: list[pa.Table], draw: Random) -> list[Rows]:
         pieces += [piece for piece in (block.slice(0, at), block.slice(at)) if piece.num_rows]
     draw.shuffle(pieces)
     at = draw.randint(1, len(pieces))
-    return [HeldRows(pa.concat_tables(own)) for own in (pieces[:at], pieces[at:]) if own]
+    return [MemoryRows(pa.concat_tables(own)) for own in (pieces[:at], pieces[at:]) if own]
 
 
 def require_blocks(parts: list[Rows]) -> tuple[BaseBlock, ...]:
@@ -137,7 +137,7 @@ IMAGES: list[dict[str, str | None]] = [{"id": "1", "text": "ab"}, {"id": "2", "t
     ids=["null", "ends", "columns", "order", "fewer", "table", "segment", "moment", "names"],
 )
 def test_the_digest_shows_every_difference(other: pa.Table) -> None:  # R-62
-    one, another = (fold_blocks(require_blocks([HeldRows(rows)])) for rows in (build_rows(10, "a", IMAGES), other))
+    one, another = (fold_blocks(require_blocks([MemoryRows(rows)])) for rows in (build_rows(10, "a", IMAGES), other))
     assert (one.total, one.xor) != (another.total, another.xor)
 
 
@@ -146,7 +146,7 @@ def test_the_same_rows_in_other_buffers_have_the_same_digest() -> None:
     longer = build_rows(10, "a", [{"id": "0", "text": "before"}, *IMAGES])
     numbers = pa.array([0, 1], pa.int32())
     sliced = longer.slice(1).set_column(longer.schema.get_field_index(Mutation.SEQ), Mutation.SEQ, numbers)
-    assert fold_blocks(require_blocks([HeldRows(rows)])) == fold_blocks(require_blocks([HeldRows(sliced)]))
+    assert fold_blocks(require_blocks([MemoryRows(rows)])) == fold_blocks(require_blocks([MemoryRows(sliced)]))
 
 
 def change_writer(rows: pa.Table) -> pa.Table:
@@ -183,17 +183,17 @@ FIRST = build_rows(10, "a", IMAGES)
     ],
 )  # fmt: skip
 def test_other_windows_go_the_general_way(parts: list[pa.Table]) -> None:  # R-15 S4-03
-    assert find_base_blocks([HeldRows(rows) for rows in parts], CELLS) is None
+    assert find_base_blocks([MemoryRows(rows) for rows in parts], CELLS) is None
 
 
 def test_keys_are_compared_as_texts() -> None:
     """Numbers that differ are different texts; texts that differ may be one number."""
     images = [{"id": id, "text": "x"} for id in ("1", "01", "+1")]
-    assert len(require_blocks([HeldRows(build_rows(10, "a", images))])) == 1
-    assert find_base_blocks([HeldRows(build_rows(10, "a", [*images, images[1]]))], CELLS) is None
+    assert len(require_blocks([MemoryRows(build_rows(10, "a", images))])) == 1
+    assert find_base_blocks([MemoryRows(build_rows(10, "a", [*images, images[1]]))], CELLS) is None
 
 
 def test_equal_keys_of_two_segments_are_two_rows() -> None:
-    parts: list[Rows] = [HeldRows(FIRST), HeldRows(build_rows(110, "a", IMAGES))]
+    parts: list[Rows] = [MemoryRows(FIRST), MemoryRows(build_rows(110, "a", IMAGES))]
     assert [block.place for block in require_blocks(parts)] == [SegmentTable(0, "d", "a"), SegmentTable(1, "d", "a")]
     assert pc.count_distinct(require_blocks(parts)[0].take_keys()).as_py() == 2

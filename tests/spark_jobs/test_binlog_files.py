@@ -11,12 +11,12 @@ import pytest
 from history import History, shop
 from lakehouse import Lakehouse, Source
 
-from binlake.base.filestore import LocalStore
 from binlake.binlogfile.folder import INDEX_PATH as PATH
 from binlake.binlogfile.folder import read_index
 from binlake.binlogfile.framing import pack_record
 from binlake.binlogfile.reading import DELETE, UPDATE, BinlogDdl, Item, decode_value, read_items
 from binlake.cli import run
+from binlake.common.filestore import LocalStore
 from binlake.spark_jobs.job.context import Bounds
 from binlake.spark_jobs.stages import encode, publish
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import structlog
 
-from binlake.base.terminal import tell_nobody
+from binlake.common.terminal import tell_nobody
 from binlake.spark_jobs.commands.bootstrap import Bootstrap, SourceLoad, build_show
 
 STEPS = [

@@ -22,7 +22,7 @@ from binlake.rows.codec.largerows import list_mutations
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules import Rules
-from binlake.spark_jobs.engine.rows import FileRows, HeldRows, Rows
+from binlake.spark_jobs.engine.rows import FileRows, MemoryRows, Rows
 from binlake.spark_jobs.job import decoding
 from binlake.spark_jobs.job.decoding import ChunkedPayload, Decoder
 from binlake.wire import binlog_pb2 as pb
@@ -49,7 +49,7 @@ def store(rows: list[dict[str, Any]], folder: Path, draw: Random) -> list[Rows]:
         count = draw.randint(1, 5)
         table, rows = pa.Table.from_pylist(rows[:count], SCHEMA), rows[count:]
         if draw.random() < 0.3:
-            stored.append(HeldRows(table))
+            stored.append(MemoryRows(table))
             continue
         path = folder / f"{len(stored)}.parquet"
         pq.write_table(table, path, row_group_size=draw.randint(1, 3))

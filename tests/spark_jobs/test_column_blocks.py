@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from support.tidb_json import INT_PK, column, db_info, job, table_info
 
-from binlake.base.lakecolumns import Binlog, Mutation
+from binlake.common.lakecolumns import Binlog, Mutation
 from binlake.config.model import Replication
 from binlake.rows.codec import MutationBuilder, encode_commit_binlog, encode_prewrite_value
 from binlake.rows.codec.columnblocks import encode_column_block

@@ -16,13 +16,13 @@ from support.mariadb import MariaDb, execute
 
 from binlake.lake.mutations import read_rows
 from binlake.lake.tables import MUTATION
-from binlake.spark_jobs.engine.rows import HeldRows
+from binlake.spark_jobs.engine.rows import MemoryRows
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.pieces import MergedWindow
+from binlake.spark_jobs.shared import sinks
+from binlake.spark_jobs.shared.sinks import read_sql_window, require_merged
+from binlake.spark_jobs.shared.statements import read_statements
 from binlake.spark_jobs.stages import compact, convert
-from binlake.spark_jobs.tables import sinks
-from binlake.spark_jobs.tables.sinks import read_sql_window, require_merged
-from binlake.spark_jobs.tables.statements import read_statements
 from binlake.target import apply_window
 
 pytestmark = pytest.mark.mariadb
@@ -98,7 +98,7 @@ def test_rows_from_merge_are_not_read_again_and_changes_are_handed_over(
     read = _changes(first)
     rows = read_rows(first.paths, MUTATION, bounds.lo, bounds.hi, MUTATION.list_column_names())
     states = first.schemas.read_state_at(bounds.lo), first.schemas.read_state_at(bounds.hi)
-    merged = MergedWindow(bounds, require_merged(first, bounds.lo, bounds.hi), (HeldRows(rows),), states)
+    merged = MergedWindow(bounds, require_merged(first, bounds.lo, bounds.hi), (MemoryRows(rows),), states)
     monkeypatch.setattr(sinks, "list_history_rows", lambda *_: pytest.fail("the rows must not be read again"))
     handed = compact.run(second, bounds, merged).derived.net
     assert _changes(second) == read

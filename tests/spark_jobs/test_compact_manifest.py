@@ -19,10 +19,10 @@ from binlake.lake.tables import CHANGE
 from binlake.lake.windowlog import WindowEvent
 from binlake.spark_jobs.job.context import Bounds
 from binlake.spark_jobs.job.lake import clear_rows
+from binlake.spark_jobs.shared.sinks import build_window_predicate, read_sql_window, require_merged
+from binlake.spark_jobs.shared.sqlwindow import read_current, read_newest, read_pinned
+from binlake.spark_jobs.shared.statements import read_statements
 from binlake.spark_jobs.stages import compact, convert, finalize, merge
-from binlake.spark_jobs.tables.sinks import build_window_predicate, read_sql_window, require_merged
-from binlake.spark_jobs.tables.sqlwindow import read_current, read_newest, read_pinned
-from binlake.spark_jobs.tables.statements import read_statements
 from binlake.target import apply_window
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest

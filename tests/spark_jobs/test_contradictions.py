@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from support.mariadb import MariaDb, execute
 from support.workload import Workload, integer, text
 
-from binlake.base.redaction import redact_key
+from binlake.common.redaction import redact_key
 from binlake.config import Replication
 from binlake.errors import SchemaError
 from binlake.spark_jobs.commands.table import set_aside

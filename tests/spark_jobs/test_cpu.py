@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from binlake.base.process import CPU, CpuMeter
+from binlake.common.process import CPU, CpuMeter
 
 
 class _Clock:

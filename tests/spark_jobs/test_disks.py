@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from binlake import tso
-from binlake.base.localfiles import DiskUse
+from binlake.common.localfiles import DiskUse
 from binlake.config import Replication
 from binlake.lake.windowlog import WindowEvent
 from binlake.spark_jobs.job.context import Bounds, StageContext

@@ -23,8 +23,8 @@ from binlake.feed.state import FeedState
 from binlake.pipeline import name_feed_sink
 from binlake.spark_jobs.engine import exchange
 from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.shared.messages import join_transactions
 from binlake.spark_jobs.stages import encode
-from binlake.spark_jobs.tables.messages import join_transactions
 
 WAYS = ("here", "here-few", "tasks", "tasks-whole")
 

@@ -18,8 +18,8 @@ from binlake.spark_jobs.engine.engine import FileStore, Keeper, LocalEngine, Mem
 from binlake.spark_jobs.engine.exchange import OrderedRows, Split, cut_in_order, exchange
 from binlake.spark_jobs.engine.rows import (
     FileRows,
-    HeldRows,
     MappedRows,
+    MemoryRows,
     Rows,
     StoredRows,
     cut_rows,
@@ -75,7 +75,7 @@ def test_rows_are_read_in_order_whatever_their_parts(seed: int, tmp_path: Path) 
     for first in range(0, rows.num_rows, 25):
         some = rows.slice(first, 25)
         if draw.random() < 0.5:
-            parts.append(HeldRows(some))
+            parts.append(MemoryRows(some))
         else:
             path = write_file(tmp_path / f"{first}.parquet", some.sort_by("commit_ts"), draw.randint(1, 9))
             parts.append(FileRows(((path, ()),), 100))
@@ -89,14 +89,14 @@ def test_rows_are_read_in_order_whatever_their_parts(seed: int, tmp_path: Path) 
 
 def test_rows_in_order_come_in_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("binlake.spark_jobs.engine.exchange.BATCH_ROWS", 7)
-    [ordered] = cut_in_order([HeldRows(draw_rows(Random(1), 30))], 1)
+    [ordered] = cut_in_order([MemoryRows(draw_rows(Random(1), 30))], 1)
     assert [batch.num_rows for batch in ordered.read(SCHEMA.names, ORDER)] == [7, 7, 7, 7, 2]
     assert isinstance(ordered, OrderedRows)
 
 
 def test_no_rows_are_no_range() -> None:
     assert cut_in_order([], 1) == []
-    assert cut_in_order([HeldRows(SCHEMA.empty_table())], 1) == []
+    assert cut_in_order([MemoryRows(SCHEMA.empty_table())], 1) == []
 
 
 def test_exchanged_rows_come_to_their_share_once(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_exchanged_rows_come_to_their_share_once(tmp_path: Path) -> None:
 
     for store in (FileStore(str(tmp_path / "s")), MemoryStore(1 << 20, FileStore(str(tmp_path / "t")))):
         with store:
-            parts = [HeldRows(rows.slice(first, 30)) for first in range(0, 100, 30)]
+            parts = [MemoryRows(rows.slice(first, 30)) for first in range(0, 100, 30)]
             found = exchange(LocalEngine(), store, split, parts)
             assert list(found.shares) == list(range(7))
             assert found.found == [30, 30, 30, 10]
@@ -123,7 +123,7 @@ def test_memory_holds_only_what_fits(tmp_path: Path) -> None:
     rows = draw_rows(Random(1), 50)
     with MemoryStore(rows.nbytes + 1, FileStore(str(tmp_path / "s"))) as store:
         [first], [second] = store.put([rows]), store.put([rows])
-        assert (type(first), type(second)) == (HeldRows, StoredRows)
+        assert (type(first), type(second)) == (MemoryRows, StoredRows)
         assert list_all([second]) == list_all([first])
     assert not (tmp_path / "s").exists()
 
@@ -146,7 +146,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 
 
 def test_mapped_rows_are_those_of_the_step() -> None:
-    rows = HeldRows(draw_rows(Random(1), 9))
+    rows = MemoryRows(draw_rows(Random(1), 9))
     mapped = MappedRows(rows, lambda some: some.slice(2), ("commit_ts", "seq"))
     [batch] = mapped.read(["seq"])
     assert batch.to_pylist() == [{"seq": seq} for seq in range(2, 9)]
@@ -180,7 +180,7 @@ def test_what_a_killed_run_stored_is_removed_by_the_next_one_of_its_kind(tmp_pat
 @pytest.mark.parametrize("seed", seeds(20))
 def test_packed_parts_have_all_rows_in_order_and_at_most_the_bytes_of_a_task(seed: int) -> None:  # 34
     draw = Random(seed)
-    parts: list[Rows] = [HeldRows(draw_rows(draw, draw.randint(0, 20))) for _ in range(draw.randint(0, 9))]
+    parts: list[Rows] = [MemoryRows(draw_rows(draw, draw.randint(0, 20))) for _ in range(draw.randint(0, 9))]
     most = draw.choice((1, 300, 1000, 1 << 20))
     packs = pack_rows(parts, most)
     assert list_all(packs) == list_all(parts)
@@ -197,7 +197,7 @@ def test_packed_parts_have_all_rows_in_order_and_at_most_the_bytes_of_a_task(see
 def test_rows_in_memory_are_cut_between_batches(most: int, pieces: int) -> None:
     # U-06: a task of this process copies its rows.
     table = pa.concat_tables(draw_rows(Random(seed), 4) for seed in range(5))
-    cut = cut_rows(HeldRows(table), most)
+    cut = cut_rows(MemoryRows(table), most)
     assert len(cut) == pieces
     assert list_all(cut) == table.to_pylist()
 

@@ -13,8 +13,8 @@ import pytest
 from history import History, shop
 from lakehouse import Lakehouse, Source
 
-from binlake.base.filestore import open_store
 from binlake.cli import run
+from binlake.common.filestore import open_store
 from binlake.feed.files.layout import parse_data_path
 from binlake.feed.files.publisher import FilePublisher
 from binlake.spark_jobs.job.context import Bounds

@@ -19,8 +19,8 @@ from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import Action
 from binlake.spark_jobs.engine.engine import LocalEngine
 from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.shared.sinks import read_window_changes
 from binlake.spark_jobs.stages import compact, merge, mirror
-from binlake.spark_jobs.tables.sinks import read_window_changes
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 

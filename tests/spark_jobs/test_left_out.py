@@ -21,10 +21,10 @@ from binlake.spark_jobs.commands.backfill import rebuild
 from binlake.spark_jobs.commands.recover import recover
 from binlake.spark_jobs.job.context import Bounds
 from binlake.spark_jobs.job.pieces import MergedWindow
+from binlake.spark_jobs.shared import rendered
+from binlake.spark_jobs.shared.netchange import WindowNetChange
+from binlake.spark_jobs.shared.sqlwindow import Converted, read_newest
 from binlake.spark_jobs.stages import compact, convert, finalize, merge
-from binlake.spark_jobs.tables import rendered
-from binlake.spark_jobs.tables.netchange import WindowNetChange
-from binlake.spark_jobs.tables.sqlwindow import Converted, read_newest
 from binlake.statements import BatchLimits, TableStatements
 from binlake.target import apply_window, read_checkpoint_ts
 

@@ -13,9 +13,9 @@ from support.engines import HostileEngine
 from support.mariadb import MariaDb
 
 from binlake.spark_jobs.job.context import StageContext
+from binlake.spark_jobs.shared import netchange
+from binlake.spark_jobs.shared.netchange import WindowNetChange
 from binlake.spark_jobs.stages import mirror
-from binlake.spark_jobs.tables import netchange
-from binlake.spark_jobs.tables.netchange import WindowNetChange
 
 pytestmark = pytest.mark.mariadb
 

@@ -20,9 +20,9 @@ from binlake.ddl.definitions import Cell
 from binlake.errors import SchemaError
 from binlake.lake.paths import LakePaths
 from binlake.spark_jobs.engine.engine import Engine, LocalEngine
-from binlake.spark_jobs.engine.rows import HeldRows, Rows
-from binlake.spark_jobs.tables import netchange
-from binlake.spark_jobs.tables.netchange import ReduceRows, WindowNetChange, find_key_arrivals, find_row_origins
+from binlake.spark_jobs.engine.rows import MemoryRows, Rows
+from binlake.spark_jobs.shared import netchange
+from binlake.spark_jobs.shared.netchange import ReduceRows, WindowNetChange, find_key_arrivals, find_row_origins
 
 ALONE = [Cell("d", "t", 0, 1, 10, "primary", ("a",), (None,))]
 
@@ -33,7 +33,7 @@ def cut(rows: pa.Table, draw: Random) -> list[Rows]:
     rows, parts = rows.take(pa.array(order, pa.int64())), list[Rows]()
     while rows.num_rows:
         size = draw.randint(1, rows.num_rows)
-        parts.append(HeldRows(rows.slice(0, size)))
+        parts.append(MemoryRows(rows.slice(0, size)))
         rows = rows.slice(size)
     return parts
 
@@ -78,7 +78,7 @@ def test_arrivals_of_keys_do_not_depend_on_the_parts(tmp_path: Path) -> None:  #
     rows = rows.set_column(rows.schema.get_field_index("source_table"), "source_table", sources)
     rows = rows.set_column(rows.schema.get_field_index("table_id"), "table_id", ids)
     found = []
-    for engine, parts, groups in ((LocalEngine(), [HeldRows(rows)], 1), (HostileEngine(draw), cut(rows, draw), 8)):
+    for engine, parts, groups in ((LocalEngine(), [MemoryRows(rows)], 1), (HostileEngine(draw), cut(rows, draw), 8)):
         with engine.open_store(LakePaths(str(tmp_path)), "test") as store:
             histories, batches = find_key_arrivals(engine, store, parts, drawn.cells(), groups)
             found.append((histories, sorted(str(row) for batch in batches for row in batch.to_pylist())))
@@ -88,14 +88,14 @@ def test_arrivals_of_keys_do_not_depend_on_the_parts(tmp_path: Path) -> None:  #
 
 def test_a_task_sends_one_run_per_key_instead_of_all_changes() -> None:  # U-22
     changes = [("t", RowEvent(5, 4, seq, "update", {"a": "1"}, {"a": "1"})) for seq in range(1000)]
-    [(sent, groups)] = ReduceRows(tuple(ALONE), 4, routed=False)(HeldRows(mutation_rows(changes))).pieces
+    [(sent, groups)] = ReduceRows(tuple(ALONE), 4, routed=False)(MemoryRows(mutation_rows(changes))).pieces
     assert [row["mutations"] for row in sent.to_pylist()] == [1000]
     assert len(groups) == 1
 
 
 def test_errors_of_tasks_name_the_key_and_its_place(tmp_path: Path) -> None:  # S4-09
     def net(changes: Sequence[Any], **how: Any) -> pa.Table:
-        parts = [HeldRows(mutation_rows([change])) for change in changes]
+        parts = [MemoryRows(mutation_rows([change])) for change in changes]
         return compute(HostileEngine(Random(1)), tmp_path, WindowNetChange(parts, ALONE, 2, **how))
 
     with pytest.raises(SchemaError, match=r"a key column is NULL or absent \[table=d.t commit_ts=5\]"):

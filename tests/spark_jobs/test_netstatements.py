@@ -16,11 +16,11 @@ from binlake.errors import Permanent
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import STATEMENT
 from binlake.spark_jobs.engine.engine import Engine, LocalEngine
-from binlake.spark_jobs.engine.rows import HeldRows
-from binlake.spark_jobs.tables import render, rendered
-from binlake.spark_jobs.tables.netchange import find_groups
-from binlake.spark_jobs.tables.render import Origins, Renderer
-from binlake.spark_jobs.tables.rendered import Rendered, RenderGroup
+from binlake.spark_jobs.engine.rows import MemoryRows
+from binlake.spark_jobs.shared import render, rendered
+from binlake.spark_jobs.shared.netchange import find_groups
+from binlake.spark_jobs.shared.render import Origins, Renderer
+from binlake.spark_jobs.shared.rendered import Rendered, RenderGroup
 from binlake.statements import BatchLimits, Phase
 from binlake.statements.batch import compute_digest_of_index
 
@@ -36,7 +36,7 @@ def render_groups(engine: Engine, rows: pa.Table, groups: int, folder: str, draw
     for group in range(groups):
         own = shuffled.filter(pa.array(numbers == group))
         size = draw.randint(1, own.num_rows)
-        inputs.append((group, (HeldRows(own.slice(0, size)), HeldRows(own.slice(size)))))
+        inputs.append((group, (MemoryRows(own.slice(0, size)), MemoryRows(own.slice(size)))))
     return Rendered.join(engine.run(RenderGroup(RENDERER, folder, engine.build_keeper()), inputs))
 
 

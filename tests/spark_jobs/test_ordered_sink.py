@@ -13,9 +13,9 @@ from support.windows import at
 from test_sql_sink import Sink
 
 from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.shared.sinks import read_sql_window, require_merged
+from binlake.spark_jobs.shared.statements import read_statements
 from binlake.spark_jobs.stages import finalize
-from binlake.spark_jobs.tables.sinks import read_sql_window, require_merged
-from binlake.spark_jobs.tables.statements import read_statements
 from binlake.target import apply_window, read_checkpoint_ts
 from binlake.target.apply import modes
 

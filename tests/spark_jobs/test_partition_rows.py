@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from support.tidb_json import INT_PK, column, db_info, job, name, table_info
 
-from binlake.base.lakecolumns import Binlog, Mutation
+from binlake.common.lakecolumns import Binlog, Mutation
 from binlake.config.model import Replication
 from binlake.errors import SchemaError
 from binlake.rows.codec import MutationBuilder, encode_prewrite_value

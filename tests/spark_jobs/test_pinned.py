@@ -10,7 +10,8 @@ import pytest
 
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
 from binlake.spark_jobs.job.context import Bounds, StageContext
-from binlake.spark_jobs.tables.sqlwindow import NO_ROWS, find_next_start, open_manifest
+from binlake.spark_jobs.shared.nextwindow import find_next_start
+from binlake.spark_jobs.shared.sqlwindow import NO_ROWS, open_manifest
 from binlake.target import TargetPosition
 from binlake.window.manifest import ApplyManifest
 

@@ -20,9 +20,9 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.spark_jobs.commands import preflight
 from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.shared.sinks import read_mirror_window
+from binlake.spark_jobs.shared.sqlwindow import Compacted
 from binlake.spark_jobs.stages import convert
-from binlake.spark_jobs.tables.sinks import read_mirror_window
-from binlake.spark_jobs.tables.sqlwindow import Compacted
 from binlake.target import TargetPosition
 from binlake.window.derived import CompactManifest, Merged
 

@@ -15,8 +15,8 @@ from lakehouse import CLUSTER_ID, Lakehouse, Source
 from support.mariadb import MariaDb, execute, rows
 from support.workload import Workload, integer
 
-from binlake.base.tomlfile import to_toml_sections
 from binlake.cli import prepare
+from binlake.common.tomlfile import to_toml_sections
 from binlake.config import load_replication
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
 from binlake.health.values import build_stage_row

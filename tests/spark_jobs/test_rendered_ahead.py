@@ -15,8 +15,8 @@ from support.mariadb import MariaDb
 from binlake.errors import SchemaError
 from binlake.spark_jobs.engine.engine import LocalEngine
 from binlake.spark_jobs.job.context import Bounds, StageContext, StageResult
+from binlake.spark_jobs.shared.render import Renderer
 from binlake.spark_jobs.stages import compact, convert, finalize, merge
-from binlake.spark_jobs.tables.render import Renderer
 
 pytestmark = pytest.mark.mariadb
 

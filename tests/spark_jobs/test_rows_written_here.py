@@ -17,7 +17,7 @@ from binlake.lake.tables import BINLOG, CHANGE, STATEMENT
 from binlake.spark_jobs.job import lake
 from binlake.spark_jobs.job.context import Bounds
 from binlake.spark_jobs.job.lake import ensure_tables, may_have_rows, overwrite
-from binlake.spark_jobs.tables.sinks import build_window_predicate
+from binlake.spark_jobs.shared.sinks import build_window_predicate
 
 NOTE = {"run": "r", "window": "1-2", "stage": "convert"}
 

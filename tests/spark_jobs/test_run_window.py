@@ -348,11 +348,16 @@ def test_nothing_is_derived_ahead_without_a_sql_sink(monkeypatch: pytest.MonkeyP
 def test_failure_ends_the_run_after_the_work_that_had_started(
     monkeypatch: pytest.MonkeyPatch, where: str, error: type[BinlakeError]
 ) -> None:
+    third = threading.Event()
+
     def act(name: str, bounds: Bounds) -> None:
         if (name, bounds.lo) == (where, 10):
+            # The third piece was given to its thread before; only what has begun there is finished.
+            assert where == "land" or third.wait(30)
             raise error("this stage fails")
 
     stages = Stages(10, act)
+    stages.on_end = lambda name, lo: third.set() if (name, lo) == ("merge", 20) else None
     with pytest.raises(error, match="this stage fails"):
         run(monkeypatch, stages)
     assert stages.of("finalize") == [(0, 10)]

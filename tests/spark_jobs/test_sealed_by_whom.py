@@ -15,8 +15,8 @@ from binlake.errors import CheckpointConflict
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.spark_jobs.job.context import Bounds
+from binlake.spark_jobs.shared.sqlwindow import read_current
 from binlake.spark_jobs.stages import convert, finalize
-from binlake.spark_jobs.tables.sqlwindow import read_current
 from binlake.window.derived import CompactManifest, Merged
 from binlake.window.manifest import ApplyManifest
 

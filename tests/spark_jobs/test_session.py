@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from binlake.base import installation
+from binlake.common import installation
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
 

@@ -17,9 +17,9 @@ from binlake.cli import run as main
 from binlake.ddl.definitions import TableShape
 from binlake.errors import ConfigError
 from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.shared.batches import require_nothing_kept
+from binlake.spark_jobs.shared.sqlwindow import read_newest
 from binlake.spark_jobs.stages import compact, convert, finalize
-from binlake.spark_jobs.tables.batches import require_nothing_kept
-from binlake.spark_jobs.tables.sqlwindow import read_newest
 from binlake.target.definitions.forms import build_expected_form
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]

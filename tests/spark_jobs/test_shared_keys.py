@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 from support.mariadb import MariaDb, execute, rows
 from support.workload import Workload, integer, text
 
-from binlake.base.redaction import redact_key
+from binlake.common.redaction import redact_key
 from binlake.errors import SchemaError
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.stagerun import run_stage
+from binlake.spark_jobs.shared import sharedkeys
 from binlake.spark_jobs.stages import compact, convert, finalize
-from binlake.spark_jobs.tables import sharedkeys
 from binlake.target.apply.batches import find_present_keys
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]

@@ -10,7 +10,7 @@ from lakehouse import Lakehouse, Source
 from pyspark.sql import SparkSession
 from support.workload import Workload, integer, text
 
-from binlake.base.redaction import redact_key
+from binlake.common.redaction import redact_key
 from binlake.errors import SchemaError
 from binlake.mirror.replica import Replica
 from binlake.spark_jobs.job.context import Bounds

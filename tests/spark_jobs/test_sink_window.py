@@ -9,7 +9,7 @@ import pytest
 from binlake.config import Replication
 from binlake.lake.windowlog import WindowEvent
 from binlake.spark_jobs.job.context import StageContext
-from binlake.spark_jobs.stages import compact
+from binlake.spark_jobs.shared import nextwindow
 
 
 @pytest.fixture
@@ -42,4 +42,4 @@ def ctx(tmp_path: Path) -> StageContext:
 def test_sink_that_is_behind_takes_as_many_windows_as_fit(
     ctx: StageContext, lo: int, hi: int, most: int, end: int
 ) -> None:
-    assert compact._find_end(ctx, lo, hi, most) == end
+    assert nextwindow._find_end(ctx, lo, hi, most) == end

@@ -17,9 +17,9 @@ from binlake.errors import CheckpointConflict, ConfigError, Drift, ImmutableWind
 from binlake.lake.windowlog import WindowEvent
 from binlake.spark_jobs.job.context import Bounds
 from binlake.spark_jobs.job.stagerun import run_stage
+from binlake.spark_jobs.shared.sinks import read_sql_window, require_merged
+from binlake.spark_jobs.shared.statements import read_statements
 from binlake.spark_jobs.stages import convert, finalize, merge
-from binlake.spark_jobs.tables.sinks import read_sql_window, require_merged
-from binlake.spark_jobs.tables.statements import read_statements
 from binlake.target import apply_window, read_checkpoint_ts
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]

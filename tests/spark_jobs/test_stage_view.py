@@ -19,7 +19,7 @@ from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.rows.schema import DdlJob, SchemaState
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.results import Bounds
-from binlake.spark_jobs.tables import sqlwindow
+from binlake.spark_jobs.shared import nextwindow
 from binlake.testkit.captures.capture import Capture
 
 BANK = Path(__file__).parent.parent / "captures" / "bank"
@@ -66,13 +66,13 @@ def test_a_stage_sees_its_own_writes(tmp_path: Path) -> None:
 def test_the_lake_is_read_again_after_the_target_has_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # another run may have sealed the window that the target holds open.
     stage, other = _open(tmp_path)
-    monkeypatch.setattr(sqlwindow, "read_cluster_id", lambda *_: 7)
+    monkeypatch.setattr(nextwindow, "read_cluster_id", lambda *_: 7)
 
     def answer(*_: object) -> None:
         other.record(WindowEvent("land", 1, 2, "done"))
 
-    monkeypatch.setattr(sqlwindow, "_read_own_position", answer)
-    sqlwindow.read_target_position(stage, Bounds(0, 1))
+    monkeypatch.setattr(nextwindow, "_read_own_position", answer)
+    nextwindow.read_target_position(stage, Bounds(0, 1))
     assert _his(stage) == [1, 2]
 
 

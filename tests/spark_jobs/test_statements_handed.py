@@ -21,12 +21,12 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.tables import STATEMENT
 from binlake.rows.schema.state import DdlSide
 from binlake.spark_jobs.job.context import Bounds, StageContext
+from binlake.spark_jobs.shared import statements as statement_module
+from binlake.spark_jobs.shared.render import Renderer
+from binlake.spark_jobs.shared.sinks import SinkWindow
+from binlake.spark_jobs.shared.sqlwindow import Compacted, Converted
+from binlake.spark_jobs.shared.statements import LakeStatements, RenderedBatch, build_statement_table
 from binlake.spark_jobs.stages import finalize
-from binlake.spark_jobs.tables import statements as statement_module
-from binlake.spark_jobs.tables.render import Renderer
-from binlake.spark_jobs.tables.sinks import SinkWindow
-from binlake.spark_jobs.tables.sqlwindow import Compacted, Converted
-from binlake.spark_jobs.tables.statements import HeldBatch, LakeStatements, build_statement_table
 from binlake.statements import BatchLimits, Phase
 from binlake.statements.batch import StatementBatch, compute_statement_digest
 from binlake.window.manifest import ApplyManifest
@@ -44,7 +44,7 @@ def render() -> list[StatementBatch]:
 def statements(ctx: StageContext, batches: Sequence[StatementBatch] | None = None) -> LakeStatements:
     parts = SimpleNamespace(bounds=BOUNDS, segments=Segments(1, 9, ()), cuts=(), definitions=None, versions=(1, 1))
     window = cast(SinkWindow, parts)
-    held = None if batches is None else list(map(HeldBatch.of, batches))
+    held = None if batches is None else list(map(RenderedBatch.of, batches))
     return LakeStatements(ctx.paths, window, ctx.replication.require_sql_target(), "demo", held)
 
 

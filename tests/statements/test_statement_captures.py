@@ -11,7 +11,7 @@ import pytest
 from support.mariadb import MariaDb
 from support.windows import target_of
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.ddl.ddls import plan_ddls
 from binlake.dialect import map_ddl
 from binlake.rows.schema import ColumnInfo, DdlJob, SchemaState, TableDef, WindowDdl

@@ -20,8 +20,8 @@ from support.children import start_child, wait_for_exit
 from support.mariadb import MariaDb, execute
 from support.tcplink import TcpLink
 
-from binlake.base.tomlfile import to_toml_sections
 from binlake.cli import run
+from binlake.common.tomlfile import to_toml_sections
 from binlake.pump_service.pd import PlacementDriver
 from deploy.local.ports import free_port
 

@@ -13,8 +13,8 @@ import yaml
 from support.feeding import FedCluster
 from support.mariadb import MariaDb, execute
 
-from binlake.base.sql import read_steps
 from binlake.cli import run as run_command
+from binlake.common.sql import read_steps
 from binlake.config.model import Replication
 from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.runner import run_window

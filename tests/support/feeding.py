@@ -15,9 +15,9 @@ from pymysql.connections import Connection
 from support.mariadb import MariaDb, execute, rows
 from support.promptpumps import PromptPump, settle, start_pump
 
-from binlake.base.tomlfile import to_toml_sections
 from binlake.cluster.placement import EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import PumpReader
+from binlake.common.tomlfile import to_toml_sections
 from binlake.config.model import Replication
 from binlake.mysqlbinlog.events.gtid import MySqlGtidSet
 from binlake.pump_service.feeder.publisher import read_key

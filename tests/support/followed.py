@@ -11,8 +11,8 @@ from typing import Any
 
 from pymysql.cursors import DictCursor
 
-from binlake.base.sql import Dialect
-from binlake.base.sqllink import show_bytes_too
+from binlake.common.sql import Dialect
+from binlake.common.sqllink import show_bytes_too
 from binlake.ddl.ddls import plan_ddls
 from binlake.dialect import map_ddl
 from binlake.mysqlbinlog.definitions.descriptions import (

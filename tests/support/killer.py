@@ -26,7 +26,7 @@ class Killer:
 
     def __init__(self, module: str, *arguments: object) -> None:
         # As Binlake's programs start: without the modules that only other programs need.
-        command = [sys.executable, "-m", "binlake.base.program", f"support.{module}", *map(str, arguments)]
+        command = [sys.executable, "-m", "binlake.common.program", f"support.{module}", *map(str, arguments)]
         env = {**os.environ, **ONE_THREAD, "PYTHONPATH": f"{_TESTS}{os.pathsep}{_TESTS.parent}"}
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
 

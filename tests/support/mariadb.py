@@ -12,7 +12,7 @@ from typing import Any
 
 from support.memory_disk import memory_disk
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.target.session.session import TargetSession
 from deploy.local.mariadb import MariaDb
 from deploy.local.mysql import MySql

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from support.mariadb import MariaDb
 
-from binlake.base.filestore import LocalStore
 from binlake.binlogfile.folder import INDEX_PATH as PATH
 from binlake.binlogfile.folder import BinlogIndex, IndexedFile, compute_checksum, read_index, select_binlog_files
 from binlake.binlogfile.framing import read_records
 from binlake.binlogfile.reading import parse_item
+from binlake.common.filestore import LocalStore
 from binlake.config.servers import TargetSection
 from binlake.extras.reparo.restore import Restored, restore
 from binlake.extras.reparo.settings import ReparoSettings

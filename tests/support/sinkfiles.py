@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from binlake.base.filestore import LocalStore
 from binlake.binlogfile.folder import BinlogIndex, read_index
+from binlake.common.filestore import LocalStore
 from binlake.config.protocols import PbOptions
 from binlake.config.sinkuri import StorageSection
 from binlake.ddl.ddls import build_window_schemas, plan_ddls

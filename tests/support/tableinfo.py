@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.errors import SchemaError
 from binlake.rows.schema import mysqltypes as t
 from binlake.target.definitions.forms import Name

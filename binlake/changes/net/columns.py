@@ -1,7 +1,7 @@
 """The net change of many rows as operations on Arrow columns; `changes.net.net` has the rules and the proof.
 
 The same functions serve all sizes. The driver calls them for a small window. For a large one, each Spark task reduces
-its rows to one run per key, and `binlake.spark_jobs.tables.netchange` reduces the runs of each share of the keys again.
+its rows to one run per key, and `binlake.spark_jobs.shared.netchange` reduces the runs of each share of the keys again.
 Both ways give the same result, except for the order of its rows.
 """
 
@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.lakecolumns import Change
-from binlake.base.redaction import redact_key
 from binlake.changes.net.events import read_key_events, split_rows_by_key_form, take_places
 from binlake.changes.net.images import ABSENT, MAP, Bools, Ints, complete_images, restrict_images
 from binlake.changes.net.net import CONTRADICTION, CONTRADICTION_HINT
 from binlake.changes.net.runs import RunImages, Runs, reduce_runs, start_runs
+from binlake.common.lakecolumns import Change
+from binlake.common.redaction import redact_key
 from binlake.ddl.definitions import Cell, KeyForm
 from binlake.errors import Permanent, SchemaError
 

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.arrowcolumns import encode_dictionary
-from binlake.base.lakecolumns import Mutation
 from binlake.changes.net.images import ABSENT, POSITION, Bools, Images, Ints, Positions
+from binlake.common.arrowcolumns import encode_dictionary
+from binlake.common.lakecolumns import Mutation
 from binlake.ddl.definitions import Cell, KeyForm
 from binlake.errors import SchemaError
 from binlake.rows.codec.assemble import format_key_texts

@@ -34,7 +34,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from binlake.base.redaction import redact_key
+from binlake.common.redaction import redact_key
 from binlake.errors import SchemaError
 from binlake.rows.schema import RowIdentity
 
@@ -154,7 +154,7 @@ def _find_last_images(events: list[RowEvent], identity: RowIdentity) -> dict[str
 
 
 CONTRADICTION = "changes of one key contradict each other"
-"""The changes that S4-09 calls impossible; `binlake.spark_jobs.tables.netchange` checks the same with Spark."""
+"""The changes that S4-09 calls impossible; `binlake.spark_jobs.shared.netchange` checks the same with Spark."""
 CONTRADICTION_HINT = (
     "the source logged changes that cannot happen in a table (UPDATE IGNORE can cause this), or a transaction "
     "between them is missing. Compare the row with the source (`binlake audit transaction` of a commit_ts shows it, "

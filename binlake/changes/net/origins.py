@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from binlake.base.arrowcolumns import encode_dictionary
 from binlake.changes.net.events import PLACE, read_key_events, split_rows_by_key_form, take_places
 from binlake.changes.net.images import POSITION, Ints
 from binlake.changes.net.runs import start_runs
+from binlake.common.arrowcolumns import encode_dictionary
 from binlake.ddl.definitions import Cell
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.arrowcolumns import encode_dictionary
 from binlake.changes.net.events import KeyEvents, RowsOfForm
 from binlake.changes.net.images import ABSENT, MAP, POSITION, Bools, Groups, Images, Ints, Positions
+from binlake.common.arrowcolumns import encode_dictionary
 
 FIELDS: tuple[tuple[str, Any], ...] = (
     ("cell", pa.int32()),

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from binlake.base.sql import Dialect
 from binlake.changes.net.net import Row
 from binlake.changes.ordered.keys import read_image_text
+from binlake.common.sql import Dialect
 from binlake.errors import SchemaError
 from binlake.rows.codec.values import name_error_value
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 
-from binlake.base.sql import Dialect
 from binlake.changes.net import RowEvent
 from binlake.changes.net.net import Row
+from binlake.common.sql import Dialect
 from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t

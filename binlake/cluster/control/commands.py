@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from binlake.base.commandline import add_output
 from binlake.cluster.control.nodes import ask_node as ask
 from binlake.cluster.control.nodes import (
     describe_node,
@@ -28,6 +27,7 @@ from binlake.cluster.control.nodes import (
 from binlake.cluster.placement import EtcdClient, NodeRegistry, NodeStatus, PdClient
 from binlake.cluster.placement.registry import PUMPS, build_unknown_node_error
 from binlake.cluster.pumpclient import PumpReader
+from binlake.common.commandline import add_output
 from binlake.errors import BinlakeError, ConfigError, SourceUnavailable, WireError
 from binlake.rpc import Tls
 

@@ -14,10 +14,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from binlake.base.terminal import print_table
 from binlake.cluster.placement import open_placement
 from binlake.cluster.source.ddlhistory import SqlHistory
 from binlake.cluster.source.tidb import TidbSource
+from binlake.common.terminal import print_table
 from binlake.config import command
 from binlake.config.load import resolve_server
 from binlake.config.matching import RuleMatch, match_rules, select_own_tables

@@ -6,10 +6,10 @@ import argparse
 import json
 from typing import Any
 
-from binlake.base.commandline import add_output
 from binlake.cluster.control.commands import add_cluster, add_option, add_token, build_tls, open_registry, read_token
 from binlake.cluster.control.nodes import ask_node as ask
 from binlake.cluster.placement.registry import PUMPS, build_unknown_node_error
+from binlake.common.commandline import add_output
 from binlake.errors import BinlakeError, ConfigError, Permanent
 
 

@@ -17,8 +17,8 @@ from typing import Protocol
 import structlog
 from google.protobuf.message import DecodeError
 
-from binlake.base.spool import MessagePiece
-from binlake.base.varint import write_uvarint
+from binlake.common.spool import MessagePiece
+from binlake.common.varint import write_uvarint
 from binlake.rpc import Channel, PendingCall, RpcError, Status, Tls
 from binlake.wire.admin_pb2 import WriteBinlogsReq, WriteBinlogsResp
 from binlake.wire.build import LARGE_BYTES

@@ -23,7 +23,7 @@ from binlake.errors import ConfigError, SourceUnavailable, WireError
 if TYPE_CHECKING:
     import pymysql
 
-    from binlake.base.sections import SqlSecurity
+    from binlake.common.sections import SqlSecurity
     from binlake.config.servers import SourceSql
 
 PAGE = 64
@@ -94,8 +94,8 @@ class SqlHistory:
 
     def _connect(self) -> pymysql.Connection[Any]:
         if self._link is None:
-            from binlake.base.sections import SqlSecurity
-            from binlake.base.sqllink import SqlLink, build_tls_arguments
+            from binlake.common.sections import SqlSecurity
+            from binlake.common.sqllink import SqlLink, build_tls_arguments
 
             self._link = SqlLink(
                 host=self._sql.host, port=self._sql.port, user=self._sql.user, password=self._sql.password,

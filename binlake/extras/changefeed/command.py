@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from binlake import tso
-from binlake.base.commandline import add_output, read_moment
-from binlake.base.terminal import print_table
+from binlake.common.commandline import add_output, read_moment
+from binlake.common.terminal import print_table
 from binlake.config.feed import FeedSection
 from binlake.config.model import Replication
 from binlake.config.sidefiles import write_feed_file

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pydantic import ValidationError
 
-from binlake.base.tomlfile import build_readable_error, read_toml
+from binlake.common.tomlfile import build_readable_error, read_toml
 from binlake.config.feed import FeedSection
 from binlake.config.protocols import AvroOptions
 from binlake.config.sinkuri import parse_sink_uri

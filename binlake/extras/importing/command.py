@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from binlake.base.commandline import add_output
-from binlake.base.tomlfile import build_readable_error, to_toml_sections
+from binlake.common.commandline import add_output
+from binlake.common.tomlfile import build_readable_error, to_toml_sections
 from binlake.config.model import Replication
 from binlake.config.problems import find_problems
 from binlake.errors import ConfigError
@@ -101,11 +101,10 @@ def _finish(args: argparse.Namespace, outcome: ImportOutcome, source: Path) -> i
             where={"file": ", ".join(existing)},
             hint="choose another folder with --out DIR, or overwrite it with --force",
         )
+    head = f"# Made from {source} by `binlake {'dm' if outcome.feeder else 'drainer'} import`."
     for path, values in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(
-            f"# Made from {source} by `binlake {_choose_command(outcome)} import`.\n{to_toml_sections(values)}"
-        )
+        path.write_text(f"{head}\n{to_toml_sections(values)}")
     secrets = list(dict.fromkeys(outcome.secrets))
     if args.output == "json":
         report = {"files": [str(path) for path in files], "lines": [asdict(line) for line in outcome.lines],
@@ -114,10 +113,6 @@ def _finish(args: argparse.Namespace, outcome: ImportOutcome, source: Path) -> i
         return 0
     _print_report(outcome, [str(path) for path in files], secrets)
     return 0
-
-
-def _choose_command(outcome: ImportOutcome) -> str:
-    return "dm" if outcome.feeder else "drainer"
 
 
 def _print_report(outcome: ImportOutcome, files: list[str], secrets: list[str]) -> None:

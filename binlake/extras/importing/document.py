@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
-from binlake.base.tomlfile import WITH_MARK
+from binlake.common.tomlfile import WITH_MARK
 from binlake.errors import ConfigError
 
 _Kind = TypeVar("_Kind")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.arrowcolumns import Array, ByteTable, Part, join_parts, map_distinct
+from binlake.common.arrowcolumns import Array, ByteTable, Part, join_parts, map_distinct
 from binlake.config.protocols import CsvOptions
 from binlake.feed.encoding import (
     as_binary,

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake import tso
-from binlake.base.arrowcolumns import Array, Part, decode_hex, join_parts, map_distinct
+from binlake.common.arrowcolumns import Array, Part, decode_hex, join_parts, map_distinct
 from binlake.config.protocols import DebeziumOptions
 from binlake.feed.avroschema import build_legal_name, format_tidb_type
 from binlake.feed.encoding import (

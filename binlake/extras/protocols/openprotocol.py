@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.arrowcolumns import Array, Part, decode_hex, encode_fixed_numbers, join_parts
+from binlake.common.arrowcolumns import Array, Part, decode_hex, encode_fixed_numbers, join_parts
 from binlake.config.protocols import OpenProtocolOptions
 from binlake.ddl.definitions import LandedDdl
 from binlake.feed.encoding import (

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.arrowcolumns import (
+from binlake.common.arrowcolumns import (
     Array,
     Ints,
     Part,
@@ -26,7 +26,7 @@ from binlake.base.arrowcolumns import (
     join_parts,
     scatter,
 )
-from binlake.base.lakecolumns import Message
+from binlake.common.lakecolumns import Message
 from binlake.config.protocols import PbOptions
 from binlake.ddl.definitions import LandedDdl
 from binlake.feed.encoding import (

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.arrowcolumns import (
+from binlake.common.arrowcolumns import (
     Array,
     Part,
     decode_hex,
@@ -22,7 +22,7 @@ from binlake.base.arrowcolumns import (
     join_parts,
     map_distinct,
 )
-from binlake.base.lakecolumns import Message
+from binlake.common.lakecolumns import Message
 from binlake.config.protocols import SlaveBinlogOptions
 from binlake.ddl.definitions import LandedDdl
 from binlake.feed.encoding import (

@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
-from binlake.base.arrowcolumns import encode_dictionary
+from binlake.common.arrowcolumns import encode_dictionary
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.columns import build_lane_reader
 from binlake.rows.codec.jsons import read_json
-from binlake.rows.codec.lanes import Bools, Ints, Lanes, Spots
+from binlake.rows.codec.lanes import Ints, Lanes, Spots
 from binlake.rows.codec.tabledecoder import Reader, build_reader
 from binlake.rows.codec.values import format_bit
 from binlake.rows.schema import ColumnInfo
@@ -185,17 +185,13 @@ def _read_together(cells: DatumColumn, here: Ints, column: ColumnInfo, zone: Zon
     if kind.tp in (t.BIT, t.JSON):
         return None
     found = build_lane_reader(kind)(spots)
-    if not _is_whole(found.good, found.next, spots.ends):
+    if not (found.good.all() and (found.next == spots.ends).all()):
         return None
     return (
         _convert_to_utc(found.texts, zone)
         if as_text and column.tp == t.TIMESTAMP and zone.key != "UTC"
         else found.texts
     )
-
-
-def _is_whole(good: Bools, after: Ints, ends: Ints) -> bool:
-    return bool(good.all()) and bool((after == ends).all())
 
 
 def _convert_to_utc(texts: pa.Array, zone: ZoneInfo) -> pa.Array | None:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from binlake import tso
-from binlake.base.commandline import add_output
-from binlake.base.filestore import StoredFiles, open_store
 from binlake.binlogfile.framing import build_damage_error
 from binlake.binlogfile.reading import (
     BinlogColumn,
@@ -24,6 +22,8 @@ from binlake.binlogfile.reading import (
     decode_datum,
     read_items,
 )
+from binlake.common.commandline import add_output
+from binlake.common.filestore import StoredFiles, open_store
 from binlake.config.sinkuri import parse_store_address
 from binlake.extras.reparo.restore import Restored, restore
 from binlake.extras.reparo.settings import ReparoSettings, read_settings

@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import Any
 
 from binlake import tso
-from binlake.base.sql import Dialect
 from binlake.binlogfile.reading import BinlogDdl
+from binlake.common.sql import Dialect
 from binlake.dialect import DdlText, map_ddl
 from binlake.dialect.classify import DdlKind, classify_tokens
 from binlake.dialect.conversions import RESTORES

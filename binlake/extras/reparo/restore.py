@@ -13,10 +13,10 @@ from pathlib import Path
 
 import structlog
 
-from binlake.base.filestore import StoredFiles
-from binlake.base.sql import Dialect
 from binlake.binlogfile.folder import BinlogIndex, read_index
 from binlake.binlogfile.reading import Item, read_items
+from binlake.common.filestore import StoredFiles
+from binlake.common.sql import Dialect
 from binlake.config.servers import TargetSection
 from binlake.dialect.replacement import empties_table
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused

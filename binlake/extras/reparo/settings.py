@@ -16,10 +16,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import Field, ValidationError
 
 from binlake import tso
-from binlake.base.secrets import resolve_secret
-from binlake.base.sections import FilterSection, HostText, NameList, Section, SqlSecurity, TableName
-from binlake.base.tomlfile import WITH_MARK, describe_problem
 from binlake.binlogfile.folder import BinlogIndex
+from binlake.common.secrets import resolve_secret
+from binlake.common.sections import FilterSection, HostText, NameList, Section, SqlSecurity, TableName
+from binlake.common.tomlfile import WITH_MARK, describe_problem
 from binlake.config.servers import TargetSection
 from binlake.errors import ConfigError
 from binlake.rules.tables import TableFilter

@@ -20,13 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
-from binlake.base.lakecolumns import Change
-from binlake.base.sql import Dialect
 from binlake.binlogfile.framing import build_damage_error
 from binlake.binlogfile.reading import BinlogTransaction
 from binlake.changes.net.columns import compute_net_changes
 from binlake.changes.net.events import COLUMNS
 from binlake.changes.net.images import MAP
+from binlake.common.lakecolumns import Change
+from binlake.common.sql import Dialect
 from binlake.ddl.definitions import Cell, derive_key_defaults
 from binlake.errors import SchemaError
 from binlake.extras.reparo.cells import CellError, GroupColumn, ReadDatum, build_datum_reader, read_texts, split_columns

@@ -19,9 +19,9 @@ import pyarrow.dataset as ds
 import structlog
 
 from binlake.audit.audit import Audit
-from binlake.base.lakecolumns import Mutation
-from binlake.base.sql import Dialect
 from binlake.changes.net import compute_net_changes, encode_row_key
+from binlake.common.lakecolumns import Mutation
+from binlake.common.sql import Dialect
 from binlake.config import Replication
 from binlake.config.servers import TargetSection, ValidatedSource
 from binlake.ddl.definitions import derive_key_defaults

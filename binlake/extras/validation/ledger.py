@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from binlake.base.lakecolumns import Validation
+from binlake.common.lakecolumns import Validation
 from binlake.errors import ConfigError
 from binlake.extras.validation.proof import Proof
 from binlake.lake.control import ControlTable

@@ -20,8 +20,8 @@ from deltalake.exceptions import TableNotFoundError
 
 from binlake import tso
 from binlake.audit.audit import Audit
-from binlake.base.redaction import redact_key
 from binlake.changes.net import encode_row_key
+from binlake.common.redaction import redact_key
 from binlake.config import Replication
 from binlake.errors import BinlakeError, Transient
 from binlake.extras.validation.keyedrows import (

@@ -21,9 +21,6 @@ import pyarrow.compute as pc
 import structlog
 
 from binlake import tso
-from binlake.base.arrowcolumns import build_fixed_width_array, join_parts, split_binary_array
-from binlake.base.filestore import StoredFiles, open_store
-from binlake.base.lakecolumns import Message
 from binlake.binlogfile.folder import INDEX_PATH as PATH
 from binlake.binlogfile.folder import (
     BinlogIndex,
@@ -35,6 +32,9 @@ from binlake.binlogfile.folder import (
     select_binlog_files,
 )
 from binlake.binlogfile.framing import CRC, HEAD, MAGIC, build_damage_error, compress
+from binlake.common.arrowcolumns import build_fixed_width_array, join_parts, split_binary_array
+from binlake.common.filestore import StoredFiles, open_store
+from binlake.common.lakecolumns import Message
 from binlake.config.sinkuri import StorageSection
 from binlake.errors import Permanent
 from binlake.feed.encoding import TRANSACTION, measure_lengths

@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 import xxhash
 
 from binlake import tso
-from binlake.base.arrowcolumns import join_parts
-from binlake.base.lakecolumns import Message
+from binlake.common.arrowcolumns import join_parts
+from binlake.common.lakecolumns import Message
 from binlake.feed import avro
 from binlake.feed.files.layout import Versions, build_data_folder, format_date
 

@@ -16,8 +16,8 @@ from types import TracebackType
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.filestore import StoredFiles, open_store
-from binlake.base.lakecolumns import Message
+from binlake.common.filestore import StoredFiles, open_store
+from binlake.common.lakecolumns import Message
 from binlake.config.sinkuri import StorageSection
 from binlake.errors import DamagedManifest, Permanent
 from binlake.feed.files import layout

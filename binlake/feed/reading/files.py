@@ -15,7 +15,6 @@ from typing import Any
 
 import fastavro
 
-from binlake.base.filestore import StoredFiles
 from binlake.binlogfile.framing import build_damage_error
 from binlake.binlogfile.reading import (
     DELETE,
@@ -27,6 +26,7 @@ from binlake.binlogfile.reading import (
     decode_value,
     read_items,
 )
+from binlake.common.filestore import StoredFiles
 from binlake.config.protocols import AvroOptions, CsvOptions, Options, PbOptions
 from binlake.errors import Permanent, WireError
 from binlake.feed.files.layout import (

@@ -248,7 +248,7 @@ def build_table_info(
         columns.append(column if before is None else _add_origin(column, _preserve_origin(former, before)))
     handle = _is_handle(described, columns)
     indexes = _index_infos(described, former, drop_primary=handle)
-    charset = _find_table_charset(described.collate)
+    charset = to_tidb_charset(described.collate.partition("_")[0])
     return {
         **build_table_json(table_id, name, columns, indexes, pk_is_handle=handle),
         "charset": charset, "collate": to_tidb_charset(described.collate), "comment": described.comment,
@@ -300,10 +300,6 @@ def _add_origin(column: Json, origin: Json) -> Json:
     except SchemaError:
         return column
     return with_origin
-
-
-def _find_table_charset(collate: str) -> str:
-    return to_tidb_charset(collate.partition("_")[0])
 
 
 def _is_handle(described: TableDescription, columns: Sequence[Json]) -> bool:

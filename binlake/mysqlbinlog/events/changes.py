@@ -10,7 +10,7 @@ import struct
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from binlake.base.spool import SpoolFile
+from binlake.common.spool import SpoolFile
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap
 
 SPOOL_BYTES = 16 << 20

@@ -11,18 +11,10 @@ from enum import Enum
 from pathlib import Path
 
 from binlake.errors import BinlakeError, LostRange, SourceRefused, WireError
+from binlake.mysqlbinlog.events import gtid as gtids
 from binlake.mysqlbinlog.events import query, rows
 from binlake.mysqlbinlog.events.changes import ChangeBuffer
-from binlake.mysqlbinlog.events.gtid import (
-    Gtid,
-    GtidSet,
-    MySqlGtidSet,
-    parse_gtid_set,
-    read_mariadb_gtid,
-    read_mysql_gtid,
-    read_previous_gtids,
-    read_tagged_gtid,
-)
+from binlake.mysqlbinlog.events.gtid import Gtid, GtidSet, MySqlGtidSet, parse_gtid_set
 from binlake.mysqlbinlog.events.header import (
     ARTIFICIAL,
     CHECKSUM_BYTES,
@@ -200,17 +192,17 @@ class TransactionReader:
     def _begin_file(self, event: bytes) -> None:
         """The set of earlier files counts if the start had none: a position of file and offset."""
         if self._awaits_file_gtids:
-            done = read_previous_gtids(event)
+            done = gtids.read_previous_gtids(event)
             done.add_set(MySqlGtidSet.parse(self._start_gtids))
             self._done, self._awaits_file_gtids = done, False
 
     def _begin_group(self, header: EventHeader, event: bytes, before: int) -> None:
         if header.type == _E.MARIADB_GTID:
-            gtid = read_mariadb_gtid(event, header.server_id)
+            gtid = gtids.read_mariadb_gtid(event, header.server_id)
         elif header.type == _E.GTID_TAGGED:
-            gtid = read_tagged_gtid(event)
+            gtid = gtids.read_tagged_gtid(event)
         else:
-            gtid = read_mysql_gtid(event)
+            gtid = gtids.read_mysql_gtid(event)
         if header.type == _E.ANONYMOUS_GTID:
             gtid = gtid._replace(text="")
         self._start(gtid, header.size, before)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
 
-from binlake.base.spool import MessagePiece, SpoolFile, SpoolPiece
+from binlake.common.spool import MessagePiece, SpoolFile, SpoolPiece
 from binlake.mysqlbinlog.charsets import InvalidText
 from binlake.mysqlbinlog.model import RowsEvent
 from binlake.mysqlbinlog.rowimage.shape import Shape
@@ -29,6 +29,8 @@ from binlake.mysqlbinlog.rowimage.transactions import (
 
 _AT_ONCE = 4 << 20  # bytes of rows
 _SEQUENCE = 3  # the order of the sequence, after the three lists of rows
+_Spans = tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]]]
+"""Begins and ends in the file of what a mutation consists of, by its order."""
 
 
 def encode_in_pieces(
@@ -82,12 +84,13 @@ def _cut(changes: Iterable[RowsEvent]) -> Iterator[list[RowsEvent]]:
 class _ValueWriter:
     """The mutations of one value. The last one stays open: the next rows may belong to it."""
 
+    _table_id: int  # of the open one
+
     def __init__(self, file: SpoolFile) -> None:
         self._file = file
         self._pieces: list[MessagePiece] = []
-        self._table_id = 0
-        self._open: list[list[tuple[int, int]]] = [[] for _ in range(_SEQUENCE + 1)]  # begin and end in the file
-        self._run: tuple[int, int] | None = None  # whole mutations that follow each other in the file
+        self._open: _Spans = ([], [], [], [])
+        self._whole: tuple[int, int] | None = None  # mutations before the open one, which follow each other in the file
 
     def add(self, parts: list[MutationEntries]) -> None:
         """Add the next rows of the transaction."""
@@ -98,13 +101,12 @@ class _ValueWriter:
             if self._is_open() or number == len(groups) - 1:
                 self._extend(table_id, own)
             else:
-                self._write_run(b"".join(encode_mutation(table_id, own)))
+                self._write_whole(b"".join(encode_mutation(table_id, own)))
 
     def finish(self) -> list[MessagePiece]:
         """The pieces of all mutations."""
         if self._is_open():
             self._close()
-        self._end_run()
         return self._pieces
 
     def _is_open(self) -> bool:
@@ -118,29 +120,21 @@ class _ValueWriter:
         self._put(_SEQUENCE, b"".join([part.sequence for part in parts]))
 
     def _put(self, order: int, data: bytes) -> None:
-        spans, begin = self._open[order], self._file.append(data)
-        if spans and spans[-1][1] == begin:
-            spans[-1] = spans[-1][0], begin + len(data)
-        else:
-            spans.append((begin, begin + len(data)))
+        begin = self._file.append(data)
+        self._open[order].append((begin, begin + len(data)))
 
     def _close(self) -> None:
+        if self._whole is not None:
+            self._pieces.append(self._build_piece(*self._whole))
+            self._whole = None
         head, spans = encode_table_head(self._table_id), [span for order in self._open for span in order]
-        self._end_run()
         self._pieces.append(encode_mutation_head(len(head) + sum(end - begin for begin, end in spans)) + head)
-        self._pieces += [SpoolPiece(self._file, begin, end - begin) for begin, end in spans if end > begin]
-        self._open = [[] for _ in range(_SEQUENCE + 1)]
+        self._pieces += [self._build_piece(begin, end) for begin, end in spans]
+        self._open = ([], [], [], [])
 
-    def _write_run(self, data: bytes) -> None:
+    def _write_whole(self, data: bytes) -> None:
         begin = self._file.append(data)
-        if self._run is not None and self._run[1] == begin:
-            self._run = self._run[0], begin + len(data)
-        else:
-            self._end_run()
-            self._run = begin, begin + len(data)
+        self._whole = begin if self._whole is None else self._whole[0], begin + len(data)
 
-    def _end_run(self) -> None:
-        if self._run is not None:
-            begin, end = self._run
-            self._pieces.append(SpoolPiece(self._file, begin, end - begin))
-        self._run = None
+    def _build_piece(self, begin: int, end: int) -> SpoolPiece:
+        return SpoolPiece(self._file, begin, end - begin)

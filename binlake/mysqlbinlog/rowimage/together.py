@@ -206,7 +206,11 @@ def _build_decimal_writer(head: bytes, column: LoggedColumn) -> _Writer:
 
 def _build_text_writer(head: bytes, column: LoggedColumn) -> _Writer:
     info = column.info
-    made, direct = _build_plain_value_writer(head, column), _build_copying_writer(head)
+    made = _build_plain_value_writer(head, column)
+
+    def direct(out: Output, values: Values) -> None:
+        put_text(out, head, values)
+
     if info.tp == t.JSON:
         return made
     if info.is_binary:
@@ -214,10 +218,6 @@ def _build_text_writer(head: bytes, column: LoggedColumn) -> _Writer:
     if build_utf8_writer(info.charset) is None:
         return direct
     return _build_ascii_writer(direct, made) if has_ascii(info.charset) else made
-
-
-def _build_copying_writer(head: bytes) -> _Writer:
-    return lambda out, values: put_text(out, head, values)
 
 
 def _build_plain_value_writer(head: bytes, column: LoggedColumn) -> _Writer:

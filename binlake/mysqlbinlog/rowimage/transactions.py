@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from binlake.base.varint import write_uvarint
+from binlake.common.varint import write_uvarint
 from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.charsets import InvalidText
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.arrowcolumns import encode_dictionary
-from binlake.base.varint import write_uvarint
+from binlake.common.arrowcolumns import encode_dictionary
+from binlake.common.varint import write_uvarint
 from binlake.mysqlbinlog.charsets import InvalidText, build_utf8_writer
 from binlake.mysqlbinlog.rowimage.lanes import (
     FRAME,

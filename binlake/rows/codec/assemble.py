@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.lakecolumns import Mutation
+from binlake.common.lakecolumns import Mutation
 from binlake.rows.codec.columnblocks import count_block_rows, is_column_block, read_column_block
 from binlake.rows.codec.columns import has_plain_texts
 from binlake.rows.codec.lanes import Bools, Ints, build_text_array, read_text_bytes, repeat_names

@@ -16,7 +16,7 @@ from math import isfinite
 
 import numpy as np
 
-from binlake.base.redaction import redact_value
+from binlake.common.redaction import redact_value
 from binlake.rows.codec import temporal as times
 from binlake.rows.codec.datum import FLOAT_MAX, as_float32, format_double, format_float
 from binlake.rows.codec.jsons import encode_json, read_json, show_json, write_json

@@ -19,8 +19,8 @@ from math import isfinite
 
 import numpy as np
 
-from binlake.base.redaction import redact_value
-from binlake.base.varint import read_uvarint, write_uvarint
+from binlake.common.redaction import redact_value
+from binlake.common.varint import read_uvarint, write_uvarint
 
 NIL, BYTES, COMPACT, INT, UINT, FLOAT, DECIMAL, DURATION, VARINT, UVARINT, JSON = range(11)
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from binlake.base.lakecolumns import Mutation
+from binlake.common.lakecolumns import Mutation
 from binlake.errors import SchemaError
 from binlake.rows.codec.lanes import Ints
 from binlake.rows.codec.transaction import TableLookup

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from math import isfinite
 
-from binlake.base.redaction import redact_value
+from binlake.common.redaction import redact_value
 from binlake.errors import SchemaError
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.casts import CastMoment, cast_text

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from binlake.base.varint import read_uvarint, write_uvarint
+from binlake.common.varint import read_uvarint, write_uvarint
 from binlake.rows.codec.datum import format_json_double, show_json_double
 from binlake.rows.codec.temporal import format_duration, parse_duration, parse_moment_parts
 

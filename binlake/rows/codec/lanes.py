@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from binlake.base.arrowcolumns import encode_dictionary
+from binlake.common.arrowcolumns import encode_dictionary
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.values import name_error_value, skip
 

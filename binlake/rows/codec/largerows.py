@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from binlake.base.varint import read_uvarint
+from binlake.common.varint import read_uvarint
 from binlake.rows.codec.lanes import PAD, Bytes, Lanes
 from binlake.wire import binlog_pb2 as pb
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.lakecolumns import Mutation
+from binlake.common.lakecolumns import Mutation
 from binlake.errors import SchemaError
 from binlake.rows.codec.lanes import Ints
 from binlake.rows.codec.tabledecoder import Image, TableDecoder

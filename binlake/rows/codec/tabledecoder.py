@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 from struct import Struct
 from typing import cast
 
-from binlake.base.varint import read_uvarint
+from binlake.common.varint import read_uvarint
 from binlake.rows.codec.datum import VARINT, read_decimal, read_varint
 from binlake.rows.codec.encode import derive_filled_text
 from binlake.rows.codec.values import (
@@ -186,7 +186,7 @@ class TableDecoder:
         for slot, _ in self.handle:
             if slot >= 0:
                 self._insert[slot] = _MISSING
-        self.key_slots = _find_key_slots(table, self.names)
+        self.key_slots = [self.names.index(name) for name in table.find_identity().columns if name in self.names]
         self._subset = lru_cache(maxsize=256)(_select_names)
 
     def insert(self, row: bytes) -> Image:
@@ -341,10 +341,6 @@ def _read_handle_text(column: ColumnInfo, row: bytes, pos: int, invalid: ReadInv
     if row[pos] == VARINT and column.tp in t.INTEGERS:
         return format_integer(column, read_varint(row, pos + 1)[0])
     return read_text(column, row, pos, invalid)[0]
-
-
-def _find_key_slots(table: TableDef, names: Names) -> list[int]:
-    return [names.index(name) for name in table.find_identity().columns if name in names]
 
 
 def _select_names(names: Names, present: tuple[bool, ...]) -> Names:

@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from binlake.base.redaction import redact_value
-from binlake.base.varint import read_uvarint
+from binlake.common.redaction import redact_value
+from binlake.common.varint import read_uvarint
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.datum import format_double, format_float, read_decimal
 from binlake.rows.codec.jsons import find_json_end, read_json
@@ -85,11 +85,7 @@ def read_plain_value(data: bytes, pos: int) -> tuple[int | float | bytes | None,
 
 def refuse_invalid(column: ColumnInfo, value: bytes) -> str:
     """Raises NotText. TiDB accepts any bytes in a latin1 column and stores them unchanged."""
-    raise NotText(f"{_describe(column)} holds bytes that are not UTF-8: {format_bytes(value)}")
-
-
-def _describe(column: ColumnInfo) -> str:
-    return f"the {column.charset} column {column.name}"
+    raise NotText(f"the {column.charset} column {column.name} holds bytes that are not UTF-8: {format_bytes(value)}")
 
 
 def format_bytes(value: bytes) -> str:

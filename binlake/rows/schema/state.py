@@ -212,15 +212,13 @@ class DdlSide:
         try:
             raw = json.loads(text)
             databases = tuple(DbInfo.from_json(db) for db in raw["databases"])
-            tables = tuple(TableDef.from_json(t["info"], _build_database(t["db_id"], t["db"])) for t in raw["tables"])
+            tables = tuple(
+                TableDef.from_json(t["info"], DbInfo(t["db_id"], t["db"], "", "", {})) for t in raw["tables"]
+            )
             session = SourceSession.from_dict(raw.get("session") or {})
         except (ValueError, KeyError, TypeError) as error:
             raise SchemaError(f"definitions of a DDL cannot be read: {error!r}") from error
         return cls(databases, tables, session)
-
-
-def _build_database(db_id: int, name: str) -> DbInfo:
-    return DbInfo(db_id, name, "", "", {})
 
 
 def find_touched(before: SchemaState, after: SchemaState) -> tuple[DdlSide, DdlSide]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, NamedTuple
 
-from binlake.base.redaction import redact_condition, redact_sql
+from binlake.common.redaction import redact_condition, redact_sql
 from binlake.errors import Drift, TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.statements.batch import UNCHECKED, StatementBatch, parse_statement_table

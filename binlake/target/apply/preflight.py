@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.config.model import Replication
 from binlake.config.servers import TargetSection, TargetTable
 from binlake.ddl.definitions import TableShape

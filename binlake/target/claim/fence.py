@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import structlog
 
-from binlake.base.process import start_of
+from binlake.common.process import start_of
 from binlake.config.servers import TargetSection
 from binlake.errors import Fenced, LeaseHeld, TargetRefused
 from binlake.statements.literal import quote_qualified_name

@@ -15,8 +15,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
-from binlake.base import sql
-from binlake.base.sections import LoopbackSection
+from binlake.common import sql
+from binlake.common.sections import LoopbackSection
 from binlake.config.servers import TargetSection
 from binlake.errors import BinlakeError, TargetBusy, TargetUnavailable, UnknownOutcome
 from binlake.statements.literal import quote_name, quote_qualified_name

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from binlake import tso
-from binlake.base.commandline import add_output
+from binlake.common.commandline import add_output
 from binlake.config.load import load_replication
 from binlake.config.model import Replication
 from binlake.config.servers import TargetSection

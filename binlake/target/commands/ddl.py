@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from binlake.base.commandline import Exit
+from binlake.common.commandline import Exit
 from binlake.config.load import load_replication
 from binlake.config.model import Replication
 from binlake.config.servers import TargetSection

@@ -13,8 +13,8 @@ from typing import Any
 
 import structlog
 
-from binlake.base.commandline import Exit
-from binlake.base.terminal import print_table
+from binlake.common.commandline import Exit
+from binlake.common.terminal import print_table
 from binlake.config.model import Replication
 from binlake.ddl.shardlocks import Name, Resolution
 from binlake.ddl.sharedddl import SharedJudge

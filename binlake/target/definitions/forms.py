@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from typing import Any, Literal, NamedTuple
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect import find_target_collation
 from binlake.dialect.wholetexts import is_whole_text_key
 from binlake.mysqlbinlog.definitions.descriptions import mask_four_byte_characters

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, BinaryIO, Protocol
 
-from binlake.base.filestore import StoredFiles
-from binlake.base.localfiles import FileLock, sync_folder
+from binlake.common.filestore import StoredFiles
+from binlake.common.localfiles import FileLock, sync_folder
 from binlake.errors import LeaseHeld, Transient
 
 _NAME = re.compile(r"relay-(\d{16})-(\d+)-(\d+)(?:-([0-9a-f]{8}))?\.log")

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import structlog
 
-from binlake.base.filestore import StoreAddress, open_store
+from binlake.common.filestore import StoreAddress, open_store
 from binlake.config.model import Replication
 from binlake.config.servers import TargetSection
 from binlake.config.sinkuri import parse_store_address

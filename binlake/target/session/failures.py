@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pymysql import err
 from pymysql.constants import CR
 
-from binlake.base.redaction import SEE_VALUES, are_row_values_shown, is_about_rows, redact_server_text, redact_sql
-from binlake.base.sqllink import is_tls_refusal
+from binlake.common.redaction import SEE_VALUES, are_row_values_shown, is_about_rows, redact_server_text, redact_sql
+from binlake.common.sqllink import is_tls_refusal
 from binlake.dialect.tokens import render, tokenize
 from binlake.errors import BinlakeError, TargetBusy, TargetRefused, TargetUnavailable
 from binlake.statements.batch import find_statement_table

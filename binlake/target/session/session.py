@@ -20,8 +20,8 @@ import structlog
 from pymysql import err
 from pymysql.constants import CLIENT
 
-from binlake.base.sql import Dialect
-from binlake.base.sqllink import SqlLink, build_tls_arguments, show_bytes_too
+from binlake.common.sql import Dialect
+from binlake.common.sqllink import SqlLink, build_tls_arguments, show_bytes_too
 from binlake.config.servers import TargetSection
 from binlake.errors import BinlakeError, TargetRefused, TargetUnavailable, Transient, UnknownOutcome
 from binlake.statements.render import render_lenient

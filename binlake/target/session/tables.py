@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from binlake.base import sql
+from binlake.common import sql
 from binlake.errors import TargetRefused
 from binlake.statements.literal import quote_name, quote_qualified_name
 from binlake.target.session.session import TargetSession

@@ -18,8 +18,8 @@ from pymysql.connections import Connection
 from pymysql.converters import conversions
 from pymysql.cursors import SSCursor
 
-from binlake.base.sql import Dialect
-from binlake.base.sqllink import SqlLink
+from binlake.common.sql import Dialect
+from binlake.common.sqllink import SqlLink
 from binlake.compare import (
     EXPRESSION,
     ColumnStructure,

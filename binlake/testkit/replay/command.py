@@ -17,9 +17,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from binlake.base.commandline import add_output
 from binlake.cluster.placement import ClockClient, EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import PumpClient
+from binlake.common.commandline import add_output
 from binlake.errors import ConfigError
 from binlake.pump_service.statusport import add_status_port, build_status_tls
 from binlake.pump_service.waits import wait_for_event

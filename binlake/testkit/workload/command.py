@@ -19,10 +19,10 @@ from typing import Any
 import structlog
 
 from binlake import tso
-from binlake.base.commandline import add_output
 from binlake.cluster.control.commands import add_cluster, build_tls
 from binlake.cluster.placement import EtcdClient, NodeRegistry, PdClient
 from binlake.cluster.pumpclient import ClientOptions, PumpClient
+from binlake.common.commandline import add_output
 from binlake.pump_service.monitoring import Probes, find_no_reason
 from binlake.pump_service.statusport import StatusJobs, StatusServer, add_status_port, build_status_tls
 from binlake.pump_service.waits import wait_for_event

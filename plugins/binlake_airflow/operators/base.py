@@ -21,7 +21,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.skipmixin import SkipMixin
 from airflow.sdk.exceptions import AirflowException
 
-from binlake.base.spans import PARENT_VARIABLE, are_traces_wanted
+from binlake.common.spans import PARENT_VARIABLE, are_traces_wanted
 from binlake.config import Replication, load_replication
 from binlake.errors import LeaseHeld
 from binlake_airflow.jobs import MODULE
@@ -224,4 +224,4 @@ def find_trace_parent() -> dict[str, str]:
 
 def build_command(module: str) -> tuple[str, ...]:
     """The command that starts the Python module `module` with the task's interpreter."""
-    return sys.executable, "-m", "binlake.base.program", module
+    return sys.executable, "-m", "binlake.common.program", module

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from binlake.base.logs import write_events_to
 from binlake.cli import prepare
+from binlake.common.logs import write_events_to
 from binlake.errors import BinlakeError
 
 MODULE = "binlake_airflow.operators.child"

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from binlake.base.installation import format_short_lived_options
+from binlake.common.installation import format_short_lived_options
 from binlake.config import Replication
 from binlake.errors import ConfigError, Transient
 from binlake_airflow.actions import ACT, DAG, FILE, PUMP_FLAGS, InvalidFields, PageAction, Values

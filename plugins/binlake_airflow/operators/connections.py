@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from binlake.base.secrets import derive_variable, find_connections
+from binlake.common.secrets import derive_variable, find_connections
 from binlake.config import Replication
 from binlake.errors import ConfigError
 

@@ -23,7 +23,7 @@ from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from binlake.base.reachability import SPARK_TOKEN_ENV, require_spark
+from binlake.common.reachability import SPARK_TOKEN_ENV, require_spark
 from binlake.errors import ConfigError
 from binlake_airflow.jobs import MODULE
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException
 
-from binlake.base.installation import format_short_lived_options, list_delta_jars
+from binlake.common.installation import format_short_lived_options, list_delta_jars
 from binlake.errors import Transient
 from binlake_airflow.jobs import StageJob, needs_spark_after_all
 from binlake_airflow.operators.base import find_trace_parent

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from binlake.base.reachability import CONNECT_PORT, parse_address
+from binlake.common.reachability import CONNECT_PORT, parse_address
 from binlake.config import Replication
 from binlake.health.orchestration import DagFacts, LastRun, SchedulerFacts
 from binlake.health.surroundings import Address

@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from binlake import tso
-from binlake.base.terminal import format_duration
+from binlake.common.terminal import format_duration
 from binlake.pipeline import FEED, LAKE, SINKS, SQL
 from binlake_airflow.pages.charts import (
     Axes,

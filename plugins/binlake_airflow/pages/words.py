@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from binlake.base.terminal import format_duration, format_pace
+from binlake.common.terminal import format_duration, format_pace
 from binlake.health.survey import ORDER
 from binlake.pipeline import label_sink, parse_feed_sink
 

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from airflow.sdk import BaseNotifier
 
 from binlake import tso
-from binlake.base.terminal import format_duration
+from binlake.common.terminal import format_duration
 from binlake.config import load_replication
 from binlake.config.airflow import NotifyOnLag, NotifyOnSilence, NotifySection
 from binlake.errors import ConfigError

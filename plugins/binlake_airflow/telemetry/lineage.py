@@ -21,7 +21,7 @@ from openlineage.client.facet_v2 import (
     storage_dataset,
 )
 
-from binlake.base.filestore import StoreAddress
+from binlake.common.filestore import StoreAddress
 from binlake.config import Replication
 from binlake.config.sinkuri import parse_store_address
 from binlake.lake.paths import LakePaths

@@ -9,8 +9,8 @@ from typing import Any
 
 import pymysql
 
-from binlake.base.sql import Dialect
-from binlake.base.terminal import print_table
+from binlake.common.sql import Dialect
+from binlake.common.terminal import print_table
 from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.definitions.descriptions import SCRATCH_PREFIX
 from binlake.pump_service.feeder.checks.servers import CheckFinding, ServerFacts, check_address, judge, read_facts

@@ -10,8 +10,8 @@ from typing import Literal
 
 import pymysql
 
-from binlake.base.sql import parse_privileges
-from binlake.base.sqllink import LOOPBACK
+from binlake.common.sql import parse_privileges
+from binlake.common.sqllink import LOOPBACK
 from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.model import BinlogPosition, Flavor
 from binlake.pump_service.feeder.dump import find_start, read_identity

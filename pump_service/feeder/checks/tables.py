@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.charsets import build_utf8_writer
 from binlake.mysqlbinlog.definitions.descriptions import SYSTEM_DATABASES, TableDescription

@@ -1,7 +1,7 @@
 """The log between the snapshots of an interrupted load: it brings rows read earlier up to the last snapshot.
 
 The load is committed in this order: the rows of the first snapshot, their changes in the log up to the second
-snapshot, the rows of the second, the changes of both up to the third, and so on (`readrows`). So at each point in
+snapshot, the rows of the second, the changes of both up to the third, and so on (`changefilter`). So at each point in
 between, the committed rows are part of a state that the source had: no key occurs twice, and no window mixes two
 states. A new snapshot is read only when the log was read up to it: then all rows that were read have its position,
 which is compared with transactions of the log and with how far the log has been read (`SnapshotBoundary`).

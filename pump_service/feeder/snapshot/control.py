@@ -18,7 +18,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from binlake.base.localfiles import replace_file
+from binlake.common.localfiles import replace_file
 from binlake.mysqlbinlog.tablerows.link import Name
 
 _FILE = "paused-loads.json"

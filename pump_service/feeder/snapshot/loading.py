@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import structlog
 from pymysql import err
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.errors import BinlakeError, Permanent
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
 from binlake.mysqlbinlog.model import BinlogPosition

@@ -21,9 +21,8 @@ from binlake.errors import SourceRefused, Transient
 from binlake.mysqlbinlog.charsets import InvalidText
 from binlake.mysqlbinlog.definitions.descriptions import mask_four_byte_characters
 from binlake.mysqlbinlog.rowimage.transactions import encode_inserts
-from binlake.mysqlbinlog.tablerows.chunks import Chunk, Chunks
 from binlake.mysqlbinlog.tablerows.link import Name, query_rows
-from binlake.mysqlbinlog.tablerows.ranges import KeyRanges
+from binlake.mysqlbinlog.tablerows.ranges import Chunk, Chunks, KeyRanges
 from binlake.mysqlbinlog.tablerows.rowblocks import COLUMN_BLOCK_BYTES as BLOCK_BYTES
 from binlake.mysqlbinlog.tablerows.rowblocks import COLUMN_BLOCK_ROWS as BLOCK_ROWS
 from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, ColumnWriter, group_into_blocks

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from binlake.base.sections import BlockAllowList
+from binlake.common.sections import BlockAllowList
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.settings import SnapshotSection, SourceFile

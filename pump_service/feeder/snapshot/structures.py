@@ -13,7 +13,7 @@ from functools import partial
 from pymysql import err
 from pymysql.constants import ER
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect import has_target_collation
 from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.definitions.descriptions import (

@@ -27,10 +27,10 @@ from binlake.pump_service.feeder.parts import Parts
 from binlake.pump_service.feeder.publisher import SourcePublisher, UncommittedBatches
 from binlake.pump_service.feeder.server import derive_flavor
 from binlake.pump_service.feeder.settings import SourceFile
+from binlake.pump_service.feeder.snapshot.addedtables import AddedTables
 from binlake.pump_service.feeder.snapshot.catchup import SnapshotBoundary
 from binlake.pump_service.feeder.snapshot.chunkwriter import ChunkPrewriter, PrewrittenChunk
 from binlake.pump_service.feeder.snapshot.control import Throttle
-from binlake.pump_service.feeder.snapshot.loadstate import AddedTables
 from binlake.pump_service.feeder.snapshot.opening import (
     OneServer,
     SourceSnapshots,

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 from pymysql import err
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.errors import BinlakeError, Permanent, SharedFailure, SourceUnavailable, Transient
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
 from binlake.mysqlbinlog.definitions.statements import split_ddl
@@ -30,9 +30,9 @@ from binlake.pump_service.feeder.dump import SERVER_FACT
 from binlake.pump_service.feeder.parts import Parts, ReadUpTo
 from binlake.pump_service.feeder.publisher import Stopped
 from binlake.pump_service.feeder.server import build_source_error
+from binlake.pump_service.feeder.snapshot.addedtables import AddedTables
 from binlake.pump_service.feeder.snapshot.catchup import find_exchanged_table
 from binlake.pump_service.feeder.snapshot.control import Throttle, list_requests, read_paused
-from binlake.pump_service.feeder.snapshot.loadstate import AddedTables
 from binlake.pump_service.feeder.snapshot.opening import OneServer, open_session
 from binlake.pump_service.feeder.snapshot.progress import SnapshotProgress, TableLoad
 from binlake.pump_service.feeder.snapshot.reading import SnapshotChanged

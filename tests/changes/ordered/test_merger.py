@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from support.tabledefs import col, key, primary, table
 
-from binlake.base.sql import Dialect
 from binlake.changes.net import RowEvent
 from binlake.changes.ordered import ChangeKeys, Merger, OrderedChange
 from binlake.changes.ordered.forms import RowForms
+from binlake.common.sql import Dialect
 from binlake.errors import Permanent
 from binlake.rows.schema import TableDef
 from binlake.statements import BatchLimits

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from support.tabledefs import col, key, primary, table
 
-from binlake.base.sql import Dialect
 from binlake.changes.net import RowEvent
 from binlake.changes.ordered import ChangeKeys
+from binlake.common.sql import Dialect
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 

@@ -14,8 +14,8 @@ import grpc
 import pytest
 from stub_pumps import Listing, Node, StubPump, until
 
-from binlake.base.spool import SpoolFile, SpoolPiece
 from binlake.cluster.pumpclient import ClientOptions, PumpClient, WriteTimes, writer
+from binlake.common.spool import SpoolFile, SpoolPiece
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite, Rollback

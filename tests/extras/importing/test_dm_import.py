@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from binlake.base.tomlfile import to_toml_sections
 from binlake.cli import run
+from binlake.common.tomlfile import to_toml_sections
 from binlake.config.load import check_replication
 from binlake.config.model import Replication
 from binlake.errors import ConfigError

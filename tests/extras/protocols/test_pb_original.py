@@ -10,10 +10,10 @@ from zoneinfo import ZoneInfo
 from support.feedrows import Row, encoded
 from support.tidb_json import column, table_def, table_info
 
-from binlake.base.filestore import LocalStore
 from binlake.binlogfile.reading import INSERT as INSERTED
 from binlake.binlogfile.reading import UPDATE as UPDATED
 from binlake.binlogfile.reading import BinlogRow, BinlogTransaction, read_items
+from binlake.common.filestore import LocalStore
 from binlake.config.protocols import PbOptions
 from binlake.extras.protocols.pbbinlog import PbBinlogFormat
 from binlake.extras.reparo.cells import build_datum_reader

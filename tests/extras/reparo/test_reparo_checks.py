@@ -10,7 +10,7 @@ from support.drainerfiles import Story, write_files
 from support.mariadb import MariaDb, execute, rows
 from support.reparation import run
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect import DdlText, map_ddl
 from binlake.errors import TargetRefused
 

@@ -27,7 +27,7 @@ from support.mariadb import MariaDb, execute, rows
 from support.reparation import drop_files_before, run, settings_of, write_index
 from support.windows import Crash, at, signal_me
 
-from binlake.base.filestore import LocalStore
+from binlake.common.filestore import LocalStore
 from binlake.errors import CheckpointConflict, Permanent, SchemaError, TargetRefused
 from binlake.extras.reparo.restore import restore
 

@@ -9,9 +9,9 @@ import pytest
 from support.drainerfiles import Story, write_files
 
 from binlake import cli, tso
-from binlake.base.filestore import LocalStore
 from binlake.binlogfile.folder import BinlogIndex
 from binlake.binlogfile.reading import BinlogDdl, FilePosition, read_items
+from binlake.common.filestore import LocalStore
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.extras.reparo.ddl import FileDdl
 from binlake.extras.reparo.settings import ReparoSettings, read_settings

@@ -16,8 +16,8 @@ from support.watched import Watched
 from support.workload import integer
 
 from binlake import tso
-from binlake.base.redaction import show_row_values
 from binlake.cli import run as main
+from binlake.common.redaction import show_row_values
 from binlake.config.servers import TargetSection
 from binlake.errors import ConfigError
 from binlake.extras.validation import keyedrows

@@ -19,11 +19,11 @@ import pytest
 from support.feedmessages import Change, commit_ts, messages_of, window_of
 from support.memorystore import Killed, MemoryStore
 
-from binlake.base.filestore import LocalStore
 from binlake.binlogfile.folder import INDEX_PATH as PATH
 from binlake.binlogfile.folder import parse_name, read_index
 from binlake.binlogfile.framing import DamagedFile
 from binlake.binlogfile.reading import BinlogTransaction, read_items
+from binlake.common.filestore import LocalStore
 from binlake.config.sinkuri import StorageSection
 from binlake.errors import Permanent
 from binlake.feed.files.binlogs import BinlogPublisher
@@ -194,7 +194,7 @@ def test_kill_while_writing_keeps_the_old_file(tmp_path: Path) -> None:
     program = f"""
         import os, signal, shutil
         from pathlib import Path
-        from binlake.base.filestore import LocalStore
+        from binlake.common.filestore import LocalStore
 
         def half(source, target, size):
             target.write(source.read(30))

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from binlake.base.filestore import LocalStore, StoredFiles, open_store
+from binlake.common.filestore import LocalStore, StoredFiles, open_store
 from binlake.config.sinkuri import parse_sink_uri
 from binlake.errors import Permanent, Transient
 

@@ -12,7 +12,7 @@ import pytest
 from support.binlogevents import Log, read_all, reader_of
 from support.examples import seeds
 
-from binlake.base import spool
+from binlake.common import spool
 from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.events import changes
 from binlake.mysqlbinlog.events.changes import ChangeBuffer, SpooledChanges
@@ -47,6 +47,37 @@ def test_events_come_back_as_they_were(seed: int, tmp_path: Path, monkeypatch: p
     again: Collection[RowsEvent] = buffer.take()
     assert (len(again), list(again), list(again)) == (len(events), events, events)
     assert list(tmp_path.iterdir()) == []  # its files have no names
+
+
+@pytest.mark.parametrize(("limit", "is_spooled"), [(5, True), (6, False)])
+def test_what_is_taken_can_be_put_back(
+    limit: int, is_spooled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "SPOOL_BYTES", limit)
+    one, two = (RowsEvent(RowKind.INSERT, TABLES[0], b"", b"", bytes([n]) * 3) for n in (1, 2))
+    for _ in range(2):  # the second time it begins at zero again
+        buffer = ChangeBuffer(tmp_path)
+        for _ in range(2):
+            buffer.add(one)
+            buffer.add(two)
+            taken = buffer.take()
+            assert isinstance(taken, SpooledChanges) is is_spooled
+        buffer.add(two)
+        buffer.put(taken)
+        again = buffer.take()
+        assert (again is taken) is is_spooled
+        assert list(again) == [one, two]
+        assert one in again
+        assert two in again
+        assert RowsEvent(RowKind.DELETE, TABLES[0], b"", b"", b"") not in again
+
+
+def test_events_can_be_added_after_reading(tmp_path: Path) -> None:
+    spooled = SpooledChanges(tmp_path)
+    events = [RowsEvent(RowKind.INSERT, TABLES[0], b"", b"", bytes([n])) for n in range(4)]
+    for count, event in enumerate(events, 1):
+        spooled.add(event)
+        assert list(spooled) == events[:count]
 
 
 def test_a_transaction_above_the_limit_is_in_a_file_and_the_next_one_is_not(

@@ -10,7 +10,7 @@ from typing import Any
 from feeder_helpers import CountingClock, MemoryPumps
 from support.mariadb import MariaDb, MySql, execute
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.mysqlbinlog.definitions.writer import SourceNames
 from binlake.mysqlbinlog.model import Flavor
 from binlake.pump_service.feeder.catalog import Catalog

@@ -11,7 +11,7 @@ import pytest
 from feeder_helpers import CountingClock, MemoryPumps
 
 from binlake.mysqlbinlog.model import BinlogPosition
-from binlake.mysqlbinlog.tablerows.chunks import Chunk
+from binlake.mysqlbinlog.tablerows.ranges import Chunk
 from binlake.pump_service.feeder.journal import FeederJournal
 from binlake.pump_service.feeder.publisher import SourcePublisher
 from binlake.pump_service.feeder.snapshot import chunkwriter

@@ -15,8 +15,8 @@ from loading_helpers import DB, DyingPumps, Loaded, committed, count_inserts
 from support.hostile import HOSTILE, ask, hostile
 from support.mariadb import MariaDb, MySql
 
-from binlake.base import sqllink
-from binlake.base.sqllink import PRIVILEGED, VARIABLES, SqlLink
+from binlake.common import sqllink
+from binlake.common.sqllink import PRIVILEGED, VARIABLES, SqlLink
 from binlake.config.servers import TargetSection
 from binlake.mysqlbinlog.model import Flavor, LoggedSession, LoggedStatement
 from binlake.pump_service.feeder.checks.report import run_checks
@@ -110,7 +110,7 @@ def test_a_hostile_server_is_loaded_checked_tracked_and_compared_like_any_other(
     server: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As a new process: the first session also asks which variables the server has.
-    monkeypatch.setattr("binlake.base.sqllink._names", {})
+    monkeypatch.setattr("binlake.common.sqllink._names", {})
     flavor = Flavor.MYSQL if isinstance(server, MySql) else Flavor.MARIADB
     with hostile(server) as admin, closing(admin.cursor()) as cursor:
         if flavor is Flavor.MYSQL:

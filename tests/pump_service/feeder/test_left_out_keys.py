@@ -15,7 +15,7 @@ from binlake.mysqlbinlog.definitions.descriptions import TableDescription
 from binlake.mysqlbinlog.definitions.statements import split_ddl
 from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames
 from binlake.mysqlbinlog.model import Flavor, LoggedSession, LoggedStatement
-from binlake.pump_service.feeder.unloggedrows import LEFT_OUT_KEYS, ForeignKeys
+from binlake.pump_service.feeder.foreignkeys import LEFT_OUT_KEYS, ForeignKeys
 
 NAMES = SourceNames("s1", Flavor.MARIADB, ignores=lambda db, table: db != "d" or table.startswith("out"))
 TO_A = "FOREIGN KEY (a) REFERENCES a (id) ON DELETE CASCADE"

@@ -13,7 +13,7 @@ from loading_helpers import DB, DyingPumps, Loaded, committed, filled, rows_of
 from support.mariadb import MariaDb, execute
 from support.sourcelog import source_of
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.errors import SourceRefused, SourceUnavailable
 from binlake.pump_service.feeder import server as servers
 from binlake.pump_service.feeder.snapshot import opening, structures

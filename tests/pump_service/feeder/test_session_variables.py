@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from pymysql import err
 
-from binlake.base.sqllink import VARIABLES, Link, set_variables
+from binlake.common.sqllink import VARIABLES, Link, set_variables
 from binlake.dialect.tokens import tokenize
 from binlake.mysqlbinlog.definitions.statements import SingleStatement
 from binlake.mysqlbinlog.model import Flavor, LoggedSession
@@ -37,7 +37,7 @@ class OldServer:
 def test_a_variable_that_no_session_may_set_costs_only_the_first_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first session sets the others one by one; the next one sets them in one statement."""
     known = {OldServer.server_version: frozenset(VARIABLES)}
-    monkeypatch.setattr("binlake.base.sqllink._names", known)
+    monkeypatch.setattr("binlake.common.sqllink._names", known)
     first, second = OldServer(), OldServer()
     set_variables(cast(Link, first))
     set_variables(cast(Link, second))
@@ -63,8 +63,8 @@ class MariaDb102:
 
 def test_a_server_that_does_not_know_a_value_gets_the_one_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its people's old_mode would otherwise stay, and each session would set all variables one by one."""
-    monkeypatch.setattr("binlake.base.sqllink._names", {MariaDb102.server_version: frozenset(VARIABLES)})
-    monkeypatch.setattr("binlake.base.sqllink._values", {})
+    monkeypatch.setattr("binlake.common.sqllink._names", {MariaDb102.server_version: frozenset(VARIABLES)})
+    monkeypatch.setattr("binlake.common.sqllink._values", {})
     first, second = MariaDb102(), MariaDb102()
     set_variables(cast(Link, first))
     set_variables(cast(Link, second))
@@ -89,9 +89,9 @@ class Tidb:
 def test_a_tidb_has_its_own_default_collation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its DDL without a collation would otherwise create other columns at a TiDB target than at the source."""
     monkeypatch.setattr(
-        "binlake.base.sqllink._names", {Tidb.server_version: frozenset({"default_collation_for_utf8mb4"})}
+        "binlake.common.sqllink._names", {Tidb.server_version: frozenset({"default_collation_for_utf8mb4"})}
     )
-    monkeypatch.setattr("binlake.base.sqllink._query", lambda _link, _sql: [(0,)])
+    monkeypatch.setattr("binlake.common.sqllink._query", lambda _link, _sql: [(0,)])
     server = Tidb()
     set_variables(cast(Link, server))
     assert server.accepted == ["SET SESSION default_collation_for_utf8mb4 = 'utf8mb4_bin'"]

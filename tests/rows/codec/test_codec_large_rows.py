@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.tidb_json import INT_PK, Tables, column, table_def, table_info
 
-from binlake.base.varint import write_uvarint
+from binlake.common.varint import write_uvarint
 from binlake.errors import BinlakeError
 from binlake.rows.codec import MutationBatch, MutationBuilder, largerows
 from binlake.rows.codec import batch as batches

@@ -15,7 +15,7 @@ from support.cutting import CuttingProxy
 from support.mariadb import MariaDb, execute, rows
 from support.windows import Crash, Window, apply, apply_in_child, apply_in_runs, at, crashing, signal_me
 
-from binlake.base.sqllink import VARIABLES
+from binlake.common.sqllink import VARIABLES
 from binlake.config.servers import TargetSection
 from binlake.errors import TargetBusy, TargetUnavailable
 from binlake.target import read_position

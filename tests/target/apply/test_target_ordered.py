@@ -19,9 +19,9 @@ from support.rowhistory import KEYED, History, plan
 from support.tabledefs import col, primary, table
 from support.windows import Crash, Window, apply, apply_ordered_in_child, at, crashing, signal_me
 
-from binlake.base.redaction import show_row_values
 from binlake.changes.net import RowEvent
 from binlake.changes.ordered import PlanOptions
+from binlake.common.redaction import show_row_values
 from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, TargetRefused
 from binlake.statements import BatchLimits, StatementBatch

@@ -31,7 +31,7 @@ from support.windows import (
     wait_until,
 )
 
-from binlake.base.sqllink import VARIABLES
+from binlake.common.sqllink import VARIABLES
 from binlake.config.servers import TargetSection
 from binlake.errors import Drift, Fenced, TargetBusy, TargetRefused, TargetUnavailable, Transient
 from binlake.statements.batch import Phase, StatementBatch

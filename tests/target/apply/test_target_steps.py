@@ -13,7 +13,7 @@ from support.cutting import CuttingProxy
 from support.mariadb import MariaDb, execute, rows
 from support.windows import NAME, Window, apply, target_of
 
-from binlake.base.sections import LoopbackSection
+from binlake.common.sections import LoopbackSection
 from binlake.config.servers import TargetSection
 from binlake.errors import CheckpointConflict, ConfigError, Drift, TargetUnavailable
 from binlake.statements.batch import INJECTED, REPLACED

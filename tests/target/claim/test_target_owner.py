@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from binlake.base import process
-from binlake.base.process import start_of
+from binlake.common import process
+from binlake.common.process import start_of
 from binlake.target.claim.fence import LeaseHolder
 
 

@@ -12,7 +12,7 @@ from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import Json, col, key, primary, table
 from support.windows import Window, apply, apply_in_child, at, signal_me
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.config.servers import TargetSection
 from binlake.dialect import DdlText, map_ddl
 from binlake.errors import TargetRefused

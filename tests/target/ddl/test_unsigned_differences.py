@@ -12,7 +12,7 @@ from support.mariadb import MariaDb, execute
 from support.tabledefs import col, primary, table
 from support.windows import target_of
 
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.dialect import DdlText, map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef

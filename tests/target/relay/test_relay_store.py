@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 from support.windows import NAME, Window
 
-from binlake.base.filestore import LocalStore, StoredFiles
+from binlake.common.filestore import LocalStore, StoredFiles
 from binlake.config import Replication
 from binlake.errors import LostRange, Transient
 from binlake.target.relay import RelayLog

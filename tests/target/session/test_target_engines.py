@@ -10,7 +10,7 @@ from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, primary, table
 from support.windows import Window, apply
 
-from binlake.base.sections import LoopbackSection
+from binlake.common.sections import LoopbackSection
 from binlake.config.servers import TargetSection
 from binlake.dialect import DdlText, map_ddl
 from binlake.errors import Drift, TargetRefused

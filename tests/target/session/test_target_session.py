@@ -12,7 +12,7 @@ from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, table
 from support.windows import Window, apply
 
-from binlake.base.sqllink import SqlLink
+from binlake.common.sqllink import SqlLink
 from binlake.config.servers import TargetSection
 from binlake.errors import BinlakeError, TargetBusy, TargetRefused, TargetUnavailable
 from binlake.rows.schema import mysqltypes as t

@@ -12,8 +12,8 @@ import pytest
 from support.certificates import Authority
 from support.mariadb import MariaDb, execute, mariadb_in_memory
 
-from binlake.base.sections import SqlSecurity
 from binlake.cluster.source.ddlhistory import SqlHistory
+from binlake.common.sections import SqlSecurity
 from binlake.config.model import LakeSection, Replication
 from binlake.config.servers import SourceSection, SourceSql, TargetSection
 from binlake.errors import BinlakeError, ConfigError, TargetRefused

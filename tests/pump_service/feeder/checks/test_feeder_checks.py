@@ -12,7 +12,7 @@ from support.mariadb import MariaDb, MySql, execute
 from support.sourcelog import source_of
 
 from binlake import cli
-from binlake.base.sql import Dialect
+from binlake.common.sql import Dialect
 from binlake.mysqlbinlog.definitions.descriptions import ColumnRow, IndexRow, TableDescription
 from binlake.mysqlbinlog.model import Flavor
 from binlake.pump_service.feeder.checks.report import run_checks

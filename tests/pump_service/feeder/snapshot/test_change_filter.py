@@ -8,7 +8,7 @@ import pytest
 from support.examples import seeds
 from support.tidb_json import INT_PK, column, index, table_def, table_info
 
-from binlake.pump_service.feeder.snapshot.readrows import PartlyReadTable, filter_read_rows, iterate_changed_keys
+from binlake.pump_service.feeder.snapshot.changefilter import PartlyReadTable, filter_read_rows, iterate_changed_keys
 from binlake.rows.codec import MutationBuilder, decode_transaction, encode_commit_binlog, encode_prewrite_value
 from binlake.rows.codec.datum import write_int
 from binlake.rows.codec.values import skip

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from binlake.mysqlbinlog.model import BinlogPosition
-from binlake.mysqlbinlog.tablerows.chunks import Chunk
-from binlake.mysqlbinlog.tablerows.ranges import KeyRange
+from binlake.mysqlbinlog.tablerows.ranges import Chunk, KeyRange
 from binlake.pump_service.feeder.journal import Batch, FeederJournal
 from binlake.pump_service.feeder.snapshot import loadstate
 from binlake.pump_service.feeder.snapshot.loadstate import (

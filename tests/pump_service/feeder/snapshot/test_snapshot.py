@@ -14,7 +14,7 @@ from support.snapshots import images, opened, reader_of
 from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, mask_four_byte_characters
 from binlake.mysqlbinlog.model import Flavor
-from binlake.mysqlbinlog.tablerows.chunks import Chunks
+from binlake.mysqlbinlog.tablerows.ranges import Chunks
 from binlake.pump_service.feeder.server import Link, ask
 from binlake.pump_service.feeder.snapshot.opening import SourceSnapshots, open_snapshot
 from binlake.pump_service.feeder.snapshot.reading import SnapshotChanged

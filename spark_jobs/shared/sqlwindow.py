@@ -11,35 +11,33 @@ has run only on a part of the target.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 import structlog
 
-from binlake.base import rowhash
+from binlake.common import rowhash
 from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import Shapes, TableShape
-from binlake.errors import CheckpointConflict, CheckpointMoved, DamagedManifest, ImmutableWindow, LostRange
-from binlake.lake.targetevents import record_moves
+from binlake.errors import CheckpointConflict, DamagedManifest, ImmutableWindow
 from binlake.rows.schema import TableDef
 from binlake.spark_jobs.engine.engine import Engine
 from binlake.spark_jobs.engine.rows import Rows
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.lake import fold_rows
 from binlake.spark_jobs.job.pieces import MergedWindow
-from binlake.spark_jobs.tables.netchange import NetRows
-from binlake.spark_jobs.tables.rendered import RenderedAhead
-from binlake.spark_jobs.tables.sinks import (
+from binlake.spark_jobs.shared.netchange import NetRows
+from binlake.spark_jobs.shared.rendered import RenderedAhead
+from binlake.spark_jobs.shared.sinks import (
     COMPACT_AGAIN,
     SinkWindow,
     build_compact_manifest,
     read_sql_window,
     require_merged,
 )
-from binlake.spark_jobs.tables.statements import LakeStatements
-from binlake.target import TargetPosition, TargetSession, read_position
+from binlake.spark_jobs.shared.statements import LakeStatements
+from binlake.target import TargetPosition, TargetSession
 from binlake.target.definitions.definitions import expect_tables, read_definitions
 from binlake.target.definitions.forms import Name
 from binlake.target.definitions.structure import derive_shape, find_option
@@ -47,85 +45,9 @@ from binlake.window.derived import CompactManifest, read_manifest_of
 from binlake.window.events import EventRow
 from binlake.window.manifest import ApplyManifest
 
-_LAST_EVENTS = 50
-"""Events of finalize among which the last one at a target is searched: restores into other targets add theirs."""
 NO_ROWS = rowhash.compute_digest(rowhash.merge_folds([]))
 """The digest of zero rows."""
 log = structlog.get_logger(__name__)
-
-
-def read_target_position(ctx: StageContext, bounds: Bounds) -> TargetPosition:
-    """The target's position; `bounds` must lie in the landed range. Raises CheckpointConflict, TargetUnavailable.
-
-    Also raises CheckpointMoved, and records it for the page, if another hand moved the position since this lake or the
-    target recorded it.
-    """
-    target = ctx.replication.require_sql_target()
-    cluster_id = read_cluster_id(ctx, bounds)
-    with record_moves(ctx.windows, ctx.run_id):
-        position = _read_own_position(ctx, target, cluster_id)
-    # Whoever opened a window at the target had sealed it in the lake before.
-    ctx.refresh()
-    return position
-
-
-def _read_own_position(ctx: StageContext, target: TargetSection, cluster_id: int) -> TargetPosition:
-    position = read_position(target, ctx.replication.name, cluster_id)
-    if not position.is_recorded and position.commit_ts is not None and position.opened is None:
-        _require_own(ctx, target, position.commit_ts)
-    return position
-
-
-def name_target(target: TargetSection) -> str:
-    """The name of a target in the events of finalize: where it is, and where its checkpoint is there."""
-    return f"{target.host}:{target.port}/{target.checkpoint_schema}"
-
-
-def _require_own(ctx: StageContext, target: TargetSection, commit_ts: int) -> None:
-    """Require what this lake finalized last at `target`, whose own record is gone. Raises CheckpointMoved."""
-    ended = ctx.windows.read_last_events(("finalize",), _LAST_EVENTS, ("done",), sink="sql")
-    own = next((event for event in ended if json.loads(event["detail"]).get("target") == name_target(target)), None)
-    if own is not None and own["hi"] != commit_ts:
-        raise CheckpointMoved(
-            f"the checkpoint row at the target is not Binlake's: this lake applied up to {own['hi']} there",
-            where={"target": name_target(target), "written": own["hi"], "found": commit_ts},
-            hint="restore the tables binlake_* beside it, or, if the target really is where the row says:"
-            " `binlake checkpoint adopt`",
-        )
-
-
-def read_cluster_id(ctx: StageContext, bounds: Bounds) -> int:
-    """The source cluster of a landed window. Raises CheckpointConflict if it has not landed."""
-    landed = next(iter(ctx.windows.list_landed((bounds.hi - 1, bounds.hi))), None)
-    manifest = ctx.windows.read_manifest(*landed) if landed else None
-    if manifest is None:
-        raise CheckpointConflict("the window has not landed", where={"window": bounds.window}, hint="run land first")
-    return manifest.cluster_id
-
-
-def find_next_start(ctx: StageContext, position: TargetPosition) -> int:
-    """The lo of the target's next window. Raises LostRange, CheckpointConflict if the lake does not hold it."""
-    landed, checkpoint = ctx.windows.find_landed_range(), position.commit_ts
-    if landed is None:
-        raise CheckpointConflict("nothing has landed yet", where={"lake": ctx.paths.root}, hint="run land first")
-    if checkpoint is None:
-        return landed[0]
-    if checkpoint < landed[0]:
-        raise LostRange(
-            f"the target is at {checkpoint}, below the start of the lake, {landed[0]}",
-            hint="restore the target from a newer copy, or start a lake from the target's checkpoint",
-        )
-    if checkpoint > landed[1]:
-        raise CheckpointConflict(
-            f"the target's checkpoint {checkpoint} is ahead of the landed ts {landed[1]}",
-            hint="another replication writes this checkpoint, or the lake was restored from an older copy",
-        )
-    return checkpoint
-
-
-def is_next(ctx: StageContext, bounds: Bounds, position: TargetPosition) -> bool:
-    """Whether `bounds` begin where the target is, which holds no window open. Raises as `find_next_start`."""
-    return position.window is None and find_next_start(ctx, position) == bounds.lo
 
 
 def open_manifest(ctx: StageContext, bounds: Bounds, position: TargetPosition) -> ApplyManifest | None:
@@ -312,6 +234,21 @@ def read_shapes(target: TargetSection, window: SinkWindow, touched: Iterable[Nam
     at_lo = (window.definitions.find_at(*name, window.bounds.lo) for name in sorted({*touched, *ddls}))
     wanted = [t for t in at_lo if t is not None and (target.sync_mode == 2 or _is_preserved(target, t))]
     return Shapes(_read_shapes(target, wanted))
+
+
+def read_sealed_shapes(
+    ctx: StageContext, bounds: Bounds, target: TargetSection, earlier: CompactManifest | None
+) -> Shapes:
+    """The shapes with which an open or passed window was sealed. Raises DamagedManifest."""
+    if earlier is not None:
+        return earlier.shapes
+    if may_differ(target) and was_derived(ctx, bounds):
+        raise DamagedManifest(
+            "the record of how the target's tables differed when this window was derived is no longer readable",
+            where={"window": bounds.window},
+            hint="restore the lake's table `window` by Delta time travel",
+        )
+    return Shapes()
 
 
 def may_differ(target: TargetSection) -> bool:

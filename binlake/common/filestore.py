@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Protocol
 
-from binlake.base.localfiles import sync_folder
-from binlake.base.secrets import Field, resolve_secret
+from binlake.common.localfiles import sync_folder
+from binlake.common.secrets import Field, resolve_secret
 from binlake.errors import ConfigError, Permanent, Transient
 
 _REFUSED = ("NO_SUCH_BUCKET", "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "HTTP status 403",

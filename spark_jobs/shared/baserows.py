@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from xxhash import xxh3_64_digest
 
-from binlake.base.lakecolumns import Change, Mutation
-from binlake.base.rowhash import Fold, fold
 from binlake.changes.net.columns import NET, combine_into_batch
 from binlake.changes.net.events import COLUMNS, SOURCE
+from binlake.common.lakecolumns import Change, Mutation
+from binlake.common.rowhash import Fold, fold
 from binlake.ddl.definitions import Cell, SegmentTable
 from binlake.rows.codec.assemble import format_key_texts
 from binlake.rows.codec.lanes import read_text_bytes

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from binlake.base.arrowcolumns import encode_dictionary
+from binlake.common.arrowcolumns import encode_dictionary
 
 Uints = NDArray[np.uint64]
 Ints = NDArray[np.int64]

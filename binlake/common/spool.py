@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Protocol
 
-from binlake.base.localfiles import describe_os_error
+from binlake.common.localfiles import describe_os_error
 from binlake.errors import BinlakeError
 
 

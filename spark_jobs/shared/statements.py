@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from binlake.base.lakecolumns import Statement
+from binlake.common.lakecolumns import Statement
 from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import SegmentTable
 from binlake.lake.mutations import read_touched_tables
@@ -23,7 +23,7 @@ from binlake.lake.opentable import load_table, open_dataset
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import STATEMENT, parse_schema
 from binlake.spark_jobs.job.context import StageContext
-from binlake.spark_jobs.tables.sinks import SinkWindow
+from binlake.spark_jobs.shared.sinks import SinkWindow
 from binlake.statements import Phase, StatementBatch, format_copy_name
 from binlake.statements.batch import INDEX, compute_digest_of_index, restore_checked_batch
 from binlake.statements.ddlsteps import assume_default_variables
@@ -47,7 +47,7 @@ def quote_copy_name(target: TargetSection, replication: str, window: str, place:
 
 
 @dataclass(frozen=True)
-class HeldBatch:
+class RenderedBatch:
     """A batch in memory: `batch` without its statements, and their `texts` as UTF-8.
 
     A str takes up to four times as much memory, and an Arrow column twice the CPU.
@@ -57,7 +57,7 @@ class HeldBatch:
     texts: tuple[bytes, ...]
 
     @classmethod
-    def of(cls, batch: StatementBatch) -> HeldBatch:
+    def of(cls, batch: StatementBatch) -> RenderedBatch:
         """`batch`, to be held."""
         return cls(replace(batch, sql=()), tuple(text.encode("utf-8", "surrogateescape") for text in batch.sql))
 
@@ -79,7 +79,7 @@ class LakeStatements:
         window: SinkWindow,
         target: TargetSection,
         replication: str,
-        held: Sequence[HeldBatch] | None = None,
+        held: Sequence[RenderedBatch] | None = None,
         *,
         assumes_defaults: bool = False,
     ) -> None:
@@ -275,7 +275,7 @@ class LakeStatements:
 
 
 def read_statements(
-    ctx: StageContext, window: SinkWindow, target: TargetSection, held: Sequence[HeldBatch] | None = None
+    ctx: StageContext, window: SinkWindow, target: TargetSection, held: Sequence[RenderedBatch] | None = None
 ) -> LakeStatements:
     """The statements of `window` in the lake; `held`: the same batches, if they are still in memory."""
     assumes_defaults = ctx.replication.source.session_variables == "default"
@@ -292,9 +292,9 @@ def _group_into_stretches(index: Sequence[tuple[int, int]]) -> Iterator[tuple[in
             first, rows = place + 1, 0
 
 
-def _group_by_place(held: Iterable[HeldBatch]) -> dict[tuple[int, int], list[HeldBatch]]:
+def _group_by_place(held: Iterable[RenderedBatch]) -> dict[tuple[int, int], list[RenderedBatch]]:
     """By segment and phase, in order of their numbers."""
-    groups: dict[tuple[int, int], list[HeldBatch]] = {}
+    groups: dict[tuple[int, int], list[RenderedBatch]] = {}
     for one in sorted(held, key=lambda one: one.batch.batch):
         groups.setdefault((one.batch.segment, one.batch.phase), []).append(one)
     return groups

@@ -8,7 +8,7 @@ The end of a program searches all objects for cycles several times: 0.44 s of CP
 without (2026-11-29). Its memory is freed anyway, so nothing may depend on an object in a cycle being finalized there.
 
 Imports: Arrow looks for pandas once, when it gets its first list, and remembers the result (0.4 s of CPU and 40 MB).
-structlog loads rich to format exceptions, which no program of Binlake does (`binlake/base/logs.py`). httpx loads click,
+structlog loads rich to format exceptions, which no program of Binlake does (`logs.py`). httpx loads click,
 and with it rich and pygments, for its command line. Each of these imports is hidden while the package that looks for it
 is loaded, which halves the cost of a start; later imports (`to_pandas`, pyspark, `print_table`) find it. Only for the
 start of Binlake's own programs: in another program's process, Arrow would treat a pandas Series as any sequence, and

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base import rowhash
-from binlake.base.arrowcolumns import encode_dictionary
-from binlake.base.lakecolumns import Message, Mutation
+from binlake.common import rowhash
+from binlake.common.arrowcolumns import encode_dictionary
+from binlake.common.lakecolumns import Message, Mutation
 from binlake.feed.messages import MessageEncoder
 from binlake.lake.parts import TablePart, write_parts
 from binlake.lake.tables import MESSAGE, build_message_table

@@ -25,8 +25,8 @@ from pymysql.connections import Connection
 from pymysql.constants import CR
 from pymysql.cursors import Cursor
 
-from binlake.base.secrets import load_tls_files
-from binlake.base.sections import SqlSecurity
+from binlake.common.secrets import load_tls_files
+from binlake.common.sections import SqlSecurity
 
 log = structlog.get_logger()
 

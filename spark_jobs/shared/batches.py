@@ -16,10 +16,10 @@ from itertools import islice
 
 import pyarrow as pa
 
-from binlake.base.lakecolumns import Change, Mutation
-from binlake.base.sql import Dialect
 from binlake.changes.net import RowEvent
 from binlake.changes.ordered import ChangeKeys, OrderedChange, OrderedPlan, PlanOptions, RowForms
+from binlake.common.lakecolumns import Change, Mutation
+from binlake.common.sql import Dialect
 from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import SegmentTable, require_definition
 from binlake.errors import ConfigError
@@ -30,9 +30,9 @@ from binlake.spark_jobs.engine.engine import Engine, Keeper, RowStore
 from binlake.spark_jobs.engine.exchange import OrderedRows, Split, cut_in_order, exchange
 from binlake.spark_jobs.engine.rows import Rows, list_window_rows, read_table
 from binlake.spark_jobs.job.context import StageContext
-from binlake.spark_jobs.tables.netchange import Group, NetRows, count_groups, find_groups, measure_sizes, sum_sizes
-from binlake.spark_jobs.tables.render import Renderer, find_origins, render_blocks
-from binlake.spark_jobs.tables.rendered import (
+from binlake.spark_jobs.shared.netchange import Group, NetRows, count_groups, find_groups, measure_sizes, sum_sizes
+from binlake.spark_jobs.shared.render import Renderer, find_origins, render_blocks
+from binlake.spark_jobs.shared.rendered import (
     CHANGE_ARROW,
     Rendered,
     RenderGroup,
@@ -41,8 +41,8 @@ from binlake.spark_jobs.tables.rendered import (
     hold_statements,
     write_statements,
 )
-from binlake.spark_jobs.tables.sinks import list_mutation_parts, read_window_changes
-from binlake.spark_jobs.tables.sqlwindow import Compacted
+from binlake.spark_jobs.shared.sinks import list_mutation_parts, read_window_changes
+from binlake.spark_jobs.shared.sqlwindow import Compacted
 from binlake.statements import BatchLimits, StatementBatch
 from binlake.target import build_too_many_rows_error
 from binlake.target.definitions.forms import Name

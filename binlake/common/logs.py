@@ -13,7 +13,7 @@ from typing import TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from binlake.base.terminal import ERASE
+from binlake.common.terminal import ERASE
 from binlake.errors import ConfigError
 
 FORMAT_VARIABLE = "BINLAKE_LOG_FORMAT"

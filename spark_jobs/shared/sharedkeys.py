@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import structlog
 
-from binlake.base.redaction import redact_key
 from binlake.changes.net.origins import History
+from binlake.common.redaction import redact_key
 from binlake.config.servers import TargetSection
 from binlake.ddl.shardlocks import Hold
 from binlake.errors import SchemaError
@@ -25,8 +25,8 @@ from binlake.lake.sharedtargets import KeyOwner, find_key_owners, read_locks
 from binlake.mirror.replica import Replica
 from binlake.rows.schema import TableDef
 from binlake.spark_jobs.job.context import StageContext
-from binlake.spark_jobs.tables.sinks import SinkWindow, read_target_tables
-from binlake.spark_jobs.tables.sqlwindow import find_next_start, read_target_position
+from binlake.spark_jobs.shared.nextwindow import find_next_start, read_target_position
+from binlake.spark_jobs.shared.sinks import SinkWindow, read_target_tables
 from binlake.target import TargetPosition, TargetSession
 from binlake.target.apply.batches import find_present_keys
 from binlake.target.definitions.definitions import moves_rows

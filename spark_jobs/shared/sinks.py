@@ -18,8 +18,8 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.lakecolumns import Mutation, OfSegment
 from binlake.changes.net.events import COLUMNS, SOURCE
+from binlake.common.lakecolumns import Mutation, OfSegment
 from binlake.ddl.definitions import (
     LandedDdl,
     Segments,

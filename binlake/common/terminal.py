@@ -4,7 +4,7 @@ Values are verbatim, folded on a terminal, unfolded elsewhere, without markup. N
 could be mistaken for it, or has invisible characters, is quoted as in JSON.
 
 The line of progress is written by a thread of its own: the work only names what it does, which costs nothing. The
-cursor stays at the line's beginning, so whatever is printed next takes its place (binlake.base.logs erases the rest of
+cursor stays at the line's beginning, so whatever is printed next takes its place (`logs` erases the rest of
 the line). Nothing is written if stderr is no terminal.
 """
 

@@ -1,12 +1,12 @@
-"""Runs a module as a program of Binlake: `python -m binlake.base.program MODULE ARGUMENTS`."""
+"""Runs a module as a program of Binlake: `python -m binlake.common.program MODULE ARGUMENTS`."""
 
 from __future__ import annotations
 
 import runpy
 import sys
 
-from binlake.base.process import share_arenas, use_system_memory
-from binlake.base.startup import collect_rarely, import_lightly
+from binlake.common.process import share_arenas, use_system_memory
+from binlake.common.startup import collect_rarely, import_lightly
 
 
 def main() -> None:
@@ -16,7 +16,7 @@ def main() -> None:
     use_system_memory()
     share_arenas()
     # Imported after `import_lightly`: it loads structlog.
-    from binlake.base.logs import write_events_to
+    from binlake.common.logs import write_events_to
 
     write_events_to(sys.stdout)
     del sys.argv[0]

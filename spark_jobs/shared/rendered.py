@@ -16,24 +16,24 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import structlog
 
-from binlake.base import rowhash
-from binlake.base.rowhash import Fold
+from binlake.common import rowhash
+from binlake.common.rowhash import Fold
 from binlake.config.servers import TargetSection
 from binlake.ddl.definitions import SegmentTable, build_cell, require_definition
 from binlake.errors import BinlakeError, ImmutableWindow
 from binlake.lake.parts import TablePart, write_parts
 from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.spark_jobs.engine.engine import HELD_BYTES, Engine, Keeper, LocalEngine
-from binlake.spark_jobs.engine.rows import HeldRows, read_table
+from binlake.spark_jobs.engine.rows import MemoryRows, read_table
 from binlake.spark_jobs.job.context import Bounds, StageContext
 from binlake.spark_jobs.job.pieces import MergedWindow
-from binlake.spark_jobs.tables.baserows import find_base_blocks
-from binlake.spark_jobs.tables.netchange import Group, HoldGroup, NetRows, WindowNetChange, WriteGroup, count_groups
-from binlake.spark_jobs.tables.render import Renderer, render_blocks
-from binlake.spark_jobs.tables.sinks import SinkWindow, WindowChanges, read_window_changes
-from binlake.spark_jobs.tables.statements import (
+from binlake.spark_jobs.shared.baserows import find_base_blocks
+from binlake.spark_jobs.shared.netchange import Group, HoldGroup, NetRows, WindowNetChange, WriteGroup, count_groups
+from binlake.spark_jobs.shared.render import Renderer, render_blocks
+from binlake.spark_jobs.shared.sinks import SinkWindow, WindowChanges, read_window_changes
+from binlake.spark_jobs.shared.statements import (
     STATEMENT_ARROW,
-    HeldBatch,
+    RenderedBatch,
     build_index,
     build_statement_table,
     quote_copy_name,
@@ -62,7 +62,7 @@ class Rendered:
     parts: tuple[TablePart, ...]
     index: pa.Table
     change: Fold
-    held: tuple[HeldBatch, ...] | None
+    held: tuple[RenderedBatch, ...] | None
 
     @classmethod
     def join(cls, some: Iterable[Rendered]) -> Rendered:
@@ -116,7 +116,7 @@ def find_accepted(target: TargetSection, names: Iterable[Name]) -> frozenset[Nam
 
 def hold_statements(groups: Iterable[Sequence[StatementBatch]], change: Fold) -> Rendered:
     """The batches of `groups`, in this process only."""
-    held = tuple(HeldBatch.of(batch) for batches in groups for batch in batches)
+    held = tuple(RenderedBatch.of(batch) for batches in groups for batch in batches)
     return Rendered((), build_index([one.batch for one in held]), change, held)
 
 
@@ -128,7 +128,7 @@ def write_statements(
     change: Fold | None = None,
 ) -> Rendered:
     """Write the batches of `groups` to a file of `statement` in `folder`, without a commit. Raises OSError."""
-    held: list[HeldBatch] = []
+    held: list[RenderedBatch] = []
     indices = [_INDEX.empty_table()]
     fits = True
 
@@ -138,7 +138,7 @@ def write_statements(
             table = build_statement_table(window, batches)
             indices.append(table.select(list(INDEX)))
             fits = keeper.take(table.nbytes) and fits
-            held.extend(map(HeldBatch.of, batches if fits else ()))
+            held.extend(map(RenderedBatch.of, batches if fits else ()))
             yield table
 
     parts = write_parts(folder, STATEMENT, build_tables())
@@ -211,7 +211,7 @@ def may_leave_out(engine: Engine, bounds: Bounds, changes: WindowChanges, given:
     """
     if given is None or given.bounds != bounds or changes.earlier:
         return False
-    return engine.holds and all(isinstance(rows, HeldRows) for rows in given.rows)
+    return engine.holds and all(isinstance(rows, MemoryRows) for rows in given.rows)
 
 
 def derive_net_again(

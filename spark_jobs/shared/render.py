@@ -20,14 +20,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base.lakecolumns import Change
+from binlake.common.lakecolumns import Change
 from binlake.ddl.definitions import SegmentTable, build_cell
 from binlake.errors import Permanent
 from binlake.rows.schema import TableDef
 from binlake.spark_jobs.engine.engine import Engine
-from binlake.spark_jobs.tables.baserows import BaseBlock
-from binlake.spark_jobs.tables.netchange import find_row_origins, split_by_place
-from binlake.spark_jobs.tables.sinks import SinkWindow, WindowChanges
+from binlake.spark_jobs.shared.baserows import BaseBlock
+from binlake.spark_jobs.shared.netchange import find_row_origins, split_by_place
+from binlake.spark_jobs.shared.sinks import SinkWindow, WindowChanges
 from binlake.statements import (
     BatchLimits,
     Phase,

@@ -23,7 +23,7 @@ from opentelemetry.trace import Span as OtelSpan
 from opentelemetry.trace import StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from binlake.base.spans import EXPORTERS, Span, Values, find_exporter
+from binlake.common.spans import EXPORTERS, Span, Values, find_exporter
 from binlake.errors import BinlakeError, ConfigError
 
 FLUSH_S = 5.0

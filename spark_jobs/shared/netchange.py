@@ -16,10 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.base import rowhash
-from binlake.base.arrowcolumns import number_values
-from binlake.base.lakecolumns import Change
-from binlake.base.rowhash import Fold, hash_rows
 from binlake.changes.net.columns import combine_into_batch, compute_net_of_runs
 from binlake.changes.net.events import (
     COLUMNS,
@@ -41,14 +37,18 @@ from binlake.changes.net.origins import (
     number_histories,
 )
 from binlake.changes.net.runs import FIELDS, reduce_runs, runs_from_table, runs_to_table, start_runs
+from binlake.common import rowhash
+from binlake.common.arrowcolumns import number_values
+from binlake.common.lakecolumns import Change
+from binlake.common.rowhash import Fold, hash_rows
 from binlake.ddl.definitions import Cell, SegmentTable
 from binlake.lake.parts import TablePart, write_parts
 from binlake.lake.tables import CHANGE
 from binlake.rows.codec import MUTATION_SCHEMA
 from binlake.spark_jobs.engine.engine import Engine, Keeper, RowStore
 from binlake.spark_jobs.engine.exchange import Shares, Split, exchange
-from binlake.spark_jobs.engine.rows import FileRows, HeldRows, Rows, list_written_rows, read_table
-from binlake.spark_jobs.tables.baserows import BaseBlock, BlockRows, fold_blocks
+from binlake.spark_jobs.engine.rows import FileRows, MemoryRows, Rows, list_written_rows, read_table
+from binlake.spark_jobs.shared.baserows import BaseBlock, BlockRows, fold_blocks
 
 GROUP_ROWS = 100_000
 """Row changes of a group of keys: a task that reduces a group holds its rows a few times."""
@@ -138,7 +138,7 @@ class ReduceAtOnce:
     def __call__(self, parts: Sequence[Rows]) -> Iterator[pa.Table]:
         """NET of the rows, a table for each form of keys. Raises as both."""
         pieces = [piece for part in parts for piece, _ in self.split(part).pieces]
-        return self.reduce([HeldRows(piece) for piece in pieces])
+        return self.reduce([MemoryRows(piece) for piece in pieces])
 
 
 Reduce = ReduceGroup | ReduceAtOnce
@@ -225,11 +225,11 @@ class NetRows:
     @property
     def is_held(self) -> bool:
         """True if this process has all rows in memory."""
-        return all(isinstance(rows, HeldRows) for _, own in self.groups for rows in own)
+        return all(isinstance(rows, MemoryRows) for _, own in self.groups for rows in own)
 
     def hold(self, kept: Sequence[pa.Table]) -> NetRows:
         """The same rows of one group in memory: `kept`, a table for each row group."""
-        rows: tuple[Rows, ...] = tuple(map(HeldRows, kept))
+        rows: tuple[Rows, ...] = tuple(map(MemoryRows, kept))
         places = (
             None if self.places is None else [(place, own) for (place, _), own in zip(self.places, rows, strict=True)]
         )
@@ -271,7 +271,7 @@ class HoldGroup:
         """Raises SchemaError."""
         number, runs = group
         made = _Made()
-        rows = tuple(map(HeldRows, _compute_rows(self.reduce(runs), self.window, made)))
+        rows = tuple(map(MemoryRows, _compute_rows(self.reduce(runs), self.window, made)))
         places = tuple((place, one) for place, one in zip(made.places, rows, strict=True) if place is not None)
         fold = rowhash.merge_folds(made.folds)
         whole = len(places) == len(rows)

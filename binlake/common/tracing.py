@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from binlake.base.spans import NO_SPAN, PARENT_VARIABLE, Span, are_traces_wanted
+from binlake.common.spans import NO_SPAN, PARENT_VARIABLE, Span, are_traces_wanted
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def open_traces(trace: str = "") -> Iterator[Span]:
         yield NO_SPAN
         return
     # Imported late: it takes half a second, and most processes have no traces.
-    from binlake.base.otlpspans import open_exported
+    from binlake.common.otlpspans import open_exported
 
     with open_exported(trace, os.environ.get(PARENT_VARIABLE, "")) as root:
         yield root
