@@ -80,8 +80,8 @@ _PARTITION = "partition."
 
 
 @dataclass(frozen=True)
-class EventGroup:
-    """A row group of the large file `path`."""
+class LargePart:
+    """A row group of the large file `path`, or all of it."""
 
     path: str
     part: ds.Fragment
@@ -139,7 +139,7 @@ class ControlRows:
         low, high = (np.searchsorted(wanted, found.column(name).to_numpy(), side="right") for name in bounds)
         return found.filter(pa.array(high > low)).select(list(columns))
 
-    def read_group(self, group: EventGroup, columns: Sequence[str], where: ds.Expression | None) -> pa.Table:
+    def read_group(self, group: LargePart, columns: Sequence[str], where: ds.Expression | None) -> pa.Table:
         """The rows of a row group of a large file that match `where`; the last results are kept.
 
         Each stage asks for the newest events of its kind, which are often in the same group.
@@ -155,7 +155,7 @@ class ControlRows:
                 del _found[next(iter(_found))]
         return rows
 
-    def iterate_newest_first(self, column: str, where: ds.Expression | None) -> Iterator[tuple[int, EventGroup | None]]:
+    def iterate_newest_first(self, column: str, where: ds.Expression | None) -> Iterator[tuple[int, LargePart | None]]:
         """(greatest `column`, row group) of the large files that `where` does not exclude, greatest first.
 
         Before the end of a file is read for its row groups comes (its greatest `column`, None): the caller may stop.
@@ -169,7 +169,7 @@ class ControlRows:
         files, numbers = self.large.get_fragments(filter=where), count()
         # The numbers only make each entry's order definite.
         waiting = [
-            (-_or_greatest(most.get(file.path)), next(numbers), False, EventGroup(file.path, file)) for file in files
+            (-_or_greatest(most.get(file.path)), next(numbers), False, LargePart(file.path, file)) for file in files
         ]
         heapq.heapify(waiting)
         while waiting:
@@ -180,7 +180,7 @@ class ControlRows:
                 continue
             for part in self._hold([one.part])[0].split_by_row_group(where, self.large.schema):
                 greatest = (part.row_groups[0].statistics or {}).get(column, {}).get("max")
-                heapq.heappush(waiting, (-_or_greatest(greatest), next(numbers), True, EventGroup(one.path, part)))
+                heapq.heappush(waiting, (-_or_greatest(greatest), next(numbers), True, LargePart(one.path, part)))
 
     def _hold(self, files: Iterable[ds.Fragment]) -> list[ds.Fragment]:
         """Large `files`: those of a store that are not too large come whole, as several reads of each follow."""
