@@ -2,19 +2,22 @@
 
 File names are always new, so a failed or repeated attempt changes nothing; VACUUM removes its files.
 
-A file's statistics for Delta are those that Arrow's writer has left in it. Rule: a minimum is never too high and a
-maximum never too low. Where that cannot be said in JSON, there is none.
+A file's statistics for Delta are those that Arrow's writer has left in it. Rules: a minimum is never too high and a
+maximum never too low. Each plain column with values has both, since delta-rs reads a missing one as a comparison with
+NULL, which no row passes.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -157,6 +160,9 @@ _LONGEST = 256
 """Characters of a text's bound, as in a log of some hundred files."""
 _LAST = "\U0010ffff"
 _MS = timedelta(milliseconds=1)
+_MOST = sys.float_info.max
+_WIDEST: Mapping[str, tuple[Any, Any]] = {"STRING": ("", _LAST), "DOUBLE": (-_MOST, _MOST), "FLOAT": (-_MOST, _MOST)}
+"""Bounds that exclude no value, by the type of the column in the file: its logical one, else its physical one."""
 
 
 def describe_file(metadata: pq.FileMetaData) -> str:
@@ -179,9 +185,12 @@ def describe_file(metadata: pq.FileMetaData) -> str:
 
 
 def _find_bounds(groups: Sequence[pq.Statistics]) -> tuple[Any, Any] | None:
-    """(the minimum, the maximum) for JSON, or None."""
-    if not groups or not all(one.has_min_max for one in groups):
+    """(the minimum, the maximum) for JSON; None without values, or for a type that Delta gives no bounds."""
+    if not groups:
         return None
+    if not all(one.has_min_max for one in groups):
+        # Of long texts, and of numbers if all are NaN, Arrow's writer has none.
+        return _WIDEST.get(groups[0].logical_type.type) or _WIDEST.get(groups[0].physical_type)
     values = list(_read_bounds(groups))
     low, high = min(low for low, _ in values), max(high for _, high in values)
     if isinstance(low, datetime) and isinstance(high, datetime):
@@ -190,9 +199,17 @@ def _find_bounds(groups: Sequence[pq.Statistics]) -> tuple[Any, Any] | None:
         return low.isoformat(), high.isoformat()
     if isinstance(low, str):
         return low[:_LONGEST], high if len(high) <= _LONGEST else high[:_LONGEST] + _LAST
-    if isinstance(low, bool) or not isinstance(low, int | float) or not (math.isfinite(low) and math.isfinite(high)):
-        return None
-    return low, high
+    if isinstance(low, Decimal):
+        return _round_down(low), -_round_down(-high)
+    if isinstance(low, float) and not (math.isfinite(low) and math.isfinite(high)):
+        return _WIDEST["DOUBLE"]
+    return (low, high) if isinstance(low, int | float) else None
+
+
+def _round_down(value: Decimal) -> float:
+    """The greatest float that is not above `value`."""
+    near = float(value)
+    return near if Decimal(near) <= value else math.nextafter(near, -math.inf)
 
 
 def _read_bounds(groups: Sequence[pq.Statistics]) -> Iterator[tuple[Any, Any]]:

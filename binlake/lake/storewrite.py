@@ -7,7 +7,6 @@ joined from their rows in memory, which every writer has read.
 from __future__ import annotations
 
 import io
-import json
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from deltalake.exceptions import CommitFailedError
 from binlake.errors import Transient
 from binlake.lake.controlrows import SMALL_BYTES, ControlRows, read_control_rows, remember_files, store_small_rows
 from binlake.lake.objects import create_object
+from binlake.lake.parts import describe_file
 from binlake.lake.storetable import Action, StoreTable, build_add, build_remove
 from binlake.lake.tables import LakeTable
 
@@ -119,11 +119,19 @@ class StoreWriter:
 
     def _put_file(self, rows: pa.Table, values: Mapping[str, str]) -> _File:
         stored, sink = rows.drop_columns(list(values)), io.BytesIO()
-        pq.write_table(stored, sink, row_group_size=self._definition.group_rows, compression="zstd", store_schema=False)
+        written: list[pq.FileMetaData] = []
+        pq.write_table(
+            stored,
+            sink,
+            row_group_size=self._definition.group_rows,
+            compression="zstd",
+            store_schema=False,
+            metadata_collector=written,
+        )
         folder = "".join(f"{name}={value}/" for name, value in values.items())
         path, content = f"{folder}part-{uuid.uuid4()}.zstd.parquet", sink.getvalue()
         create_object(self._table.path, path, content)
-        return _File(path, values, rows, len(content), _describe(stored))
+        return _File(path, values, rows, len(content), describe_file(written[0]))
 
     def _list_files(self, rows: ControlRows) -> list[tuple[str, dict[str, str], int]]:
         """(path as the log has it, values of its partition, bytes) of each file of `rows`."""
@@ -142,16 +150,3 @@ def may_write(table: StoreTable, definition: LakeTable, rows: pa.Table) -> bool:
 
 def _add(file: _File, *, is_change: bool = True) -> Action:
     return build_add(file.path, file.values, file.size, file.stats, is_change=is_change)
-
-
-def _describe(rows: pa.Table) -> str:
-    """Delta's statistics of a file: of whole numbers, by which control tables are searched."""
-    least, most = {}, {}
-    for field in rows.schema:
-        if pa.types.is_int64(field.type):
-            bounds = pc.min_max(rows.column(field.name)).as_py()
-            if bounds["min"] is not None:
-                least[field.name], most[field.name] = bounds["min"], bounds["max"]
-    nulls = {field.name: rows.column(field.name).null_count for field in rows.schema}
-    stats = {"numRecords": rows.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
-    return json.dumps(stats, separators=(",", ":"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -326,14 +327,24 @@ def test_a_large_file_of_events_is_got_whole_before_its_row_groups_are_read(
 def test_events_in_a_file_without_bounds_of_its_texts_are_found(
     paths: LakePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # U-06
-    """The first file has bounds of all columns, which delta-rs wrote; the second only those of numbers."""
+    """The first file has bounds of all columns, which delta-rs wrote; the second none of texts, as once in a store."""
     windows = WindowLog(paths)
     record(windows, 1)
+    numbers = {"numRecords": 1, "minValues": {"lo": 2}, "maxValues": {"lo": 2}, "nullCount": {"lo": 0, "state": 0}}
+    monkeypatch.setattr(storewrite, "describe_file", lambda _: json.dumps(numbers))
     record(windows, 2)
     monkeypatch.setattr(controlrows, "SMALL_BYTES", 0)
     as_another_process(monkeypatch)
     assert WindowLog(paths).list_landed() == [(1, 2), (2, 3)]
     assert [event["lo"] for event in WindowLog(paths).read_events(state="done")] == [1, 2]
+
+
+def test_delta_rs_finds_events_by_their_texts(paths: LakePaths) -> None:
+    windows = WindowLog(paths)
+    for number in (1, 2, 3):
+        record(windows, number)
+    found = read_whole(paths).to_pyarrow_dataset()
+    assert sorted(found.to_table(["lo"], filter=ds.field("stage") == "land")["lo"].to_pylist()) == [1, 2, 3]
 
 
 def test_a_log_with_a_hole_is_refused(paths: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
