@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import io
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import count
@@ -29,7 +29,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from binlake.lake.objects import find_object, put_object, read_object
-from binlake.lake.opentable import KnownTable, open_dataset, open_table_files
+from binlake.lake.opentable import KnownTable, hold_whole, list_sizes, open_dataset, open_table_files
 from binlake.lake.storetable import StoreTable
 
 _NAME = "_rows/small.parquet"
@@ -68,6 +68,8 @@ def fetch_small_rows(path: str, schema: pa.Schema) -> dict[str, pa.Table]:
 
 SMALL_BYTES = 64 << 10
 """Files up to this size are cached in memory: some hundred events."""
+HELD_BYTES = 2 << 20
+"""Larger files up to this size come whole from a store: that takes less time than two requests."""
 _MOST_TABLES = 64
 """The number of cached tables, the last used ones: a process may use many lakes."""
 _MOST_FOUND = 32
@@ -75,6 +77,14 @@ _MOST_FOUND = 32
 _FEW_FILES = 4
 """So many are read one by one."""
 _PARTITION = "partition."
+
+
+@dataclass(frozen=True)
+class LargePart:
+    """A row group of the large file `path`, or all of it."""
+
+    path: str
+    part: ds.Fragment
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,9 @@ class ControlRows:
         small = self.read_small(columns, where)
         if self.large is None:
             return small
-        return pa.concat_tables([self.large.to_table(columns=list(columns), filter=where), small])
+        large = self._hold(self.large.get_fragments(filter=where))
+        data = ds.FileSystemDataset(large, self.large.schema, self.large.format, self.large.filesystem)
+        return pa.concat_tables([data.to_table(columns=list(columns), filter=where), small])
 
     def read_small(self, columns: Sequence[str], where: ds.Expression | None) -> pa.Table:
         """As `read`, for the small files only."""
@@ -117,7 +129,7 @@ class ControlRows:
         if self.large is not None:
             groups = [
                 group
-                for file in self.large.get_fragments(filter=where)
+                for file in self._hold(self.large.get_fragments(filter=where))
                 for group in file.split_by_row_group(where, self.large.schema)
                 if _may_cover(group, bounds, wanted)
             ]
@@ -127,25 +139,23 @@ class ControlRows:
         low, high = (np.searchsorted(wanted, found.column(name).to_numpy(), side="right") for name in bounds)
         return found.filter(pa.array(high > low)).select(list(columns))
 
-    def read_group(self, group: ds.Fragment, columns: Sequence[str], where: ds.Expression | None) -> pa.Table:
+    def read_group(self, group: LargePart, columns: Sequence[str], where: ds.Expression | None) -> pa.Table:
         """The rows of a row group of a large file that match `where`; the last results are kept.
 
         Each stage asks for the newest events of its kind, which are often in the same group.
         """
-        key = (group.path, group.row_groups[0].id, tuple(columns), str(where))
+        key = (group.path, group.part.row_groups[0].id, tuple(columns), str(where))
         with _lock:
             rows = _found.pop(key, None)
         if rows is None:
-            rows = group.to_table(self.small.schema, columns=list(columns), filter=where)
+            rows = group.part.to_table(self.small.schema, columns=list(columns), filter=where)
         with _lock:
             _found[key] = rows
             if len(_found) > _MOST_FOUND:
                 del _found[next(iter(_found))]
         return rows
 
-    def iterate_newest_first(
-        self, column: str, where: ds.Expression | None
-    ) -> Iterator[tuple[int, ds.Fragment | None]]:
+    def iterate_newest_first(self, column: str, where: ds.Expression | None) -> Iterator[tuple[int, LargePart | None]]:
         """(greatest `column`, row group) of the large files that `where` does not exclude, greatest first.
 
         Before the end of a file is read for its row groups comes (its greatest `column`, None): the caller may stop.
@@ -158,17 +168,25 @@ class ControlRows:
             most = dict(zip(paths, self.adds[f"max.{column}"].to_pylist(), strict=True))
         files, numbers = self.large.get_fragments(filter=where), count()
         # The numbers only make each entry's order definite.
-        waiting = [(-_or_greatest(most.get(file.path)), next(numbers), False, file) for file in files]
+        waiting = [
+            (-_or_greatest(most.get(file.path)), next(numbers), False, LargePart(file.path, file)) for file in files
+        ]
         heapq.heapify(waiting)
         while waiting:
             # A file is divided only when its turn comes: most reads end in the newest one.
-            negated, _, is_group, part = heapq.heappop(waiting)
-            yield -negated, part if is_group else None
+            negated, _, is_group, one = heapq.heappop(waiting)
+            yield -negated, one if is_group else None
             if is_group:
                 continue
-            for group in part.split_by_row_group(where, self.large.schema):
-                greatest = (group.row_groups[0].statistics or {}).get(column, {}).get("max")
-                heapq.heappush(waiting, (-_or_greatest(greatest), next(numbers), True, group))
+            for part in self._hold([one.part])[0].split_by_row_group(where, self.large.schema):
+                greatest = (part.row_groups[0].statistics or {}).get(column, {}).get("max")
+                heapq.heappush(waiting, (-_or_greatest(greatest), next(numbers), True, LargePart(one.path, part)))
+
+    def _hold(self, files: Iterable[ds.Fragment]) -> list[ds.Fragment]:
+        """Large `files`: those of a store that are not too large come whole, as several reads of each follow."""
+        if not isinstance(self.table, StoreTable):
+            return list(files)
+        return hold_whole(self.table.path, list(files), list_sizes(self.adds), HELD_BYTES)
 
 
 def _may_cover(group: ds.Fragment, bounds: tuple[str, str], wanted: npt.NDArray[np.int64]) -> bool:

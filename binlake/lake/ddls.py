@@ -13,7 +13,7 @@ from binlake import tso
 from binlake.common.lakecolumns import Ddl, Statement
 from binlake.ddl.definitions import LandedDdl
 from binlake.lake.damage import name_damage
-from binlake.lake.opentable import open_dataset, open_once
+from binlake.lake.opentable import open_once, read_matching
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import DDL, STATEMENT, LakeTable
 from binlake.rows.schema.forms import fold_name
@@ -111,7 +111,7 @@ def _read(paths: LakePaths, table: LakeTable, columns: Sequence[str], where: ds.
     path = paths.locate_table(table.name)
     try:
         with name_damage(path):
-            rows = open_dataset(open_once(path)).to_table(columns=list(columns), filter=where)
+            rows = read_matching(open_once(path), columns, where)
     except TableNotFoundError:
         return []
     found: list[dict[str, Any]] = rows.to_pylist()

@@ -35,18 +35,6 @@ def find_object(path: str, name: str) -> bytes | None:
         return None
 
 
-def has_object(path: str, name: str) -> bool:
-    """Whether there is an object `name` below `path`, in one request. Raises BinlakeError."""
-    import obstore
-
-    with translate_errors(f"{path}/{name}"):
-        try:
-            obstore.head(open_objects(path), name)
-        except FileNotFoundError:
-            return False
-        return True
-
-
 def create_object(path: str, name: str, content: bytes) -> bool:
     """Put a new object in one request; False if there is one of that name. Raises BinlakeError."""
     import obstore

@@ -14,15 +14,19 @@ file systems do the same without Python.
 
 from __future__ import annotations
 
+import functools
+import operator
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 from deltalake import DeltaTable
@@ -31,9 +35,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from binlake.errors import LostRange
 from binlake.lake.access import is_remote
 from binlake.lake.lease import require_leases
-from binlake.lake.objects import has_object
+from binlake.lake.objects import read_object
 from binlake.lake.store import build_delta_options, delete_folder, open_files
-from binlake.lake.storetable import StoreTable, name_commit
+from binlake.lake.storetable import StoreTable
 
 _MOST_TABLES = 256
 """The number of cached tables, the last used ones: a process may use many lakes."""
@@ -129,8 +133,10 @@ def open_once(path: str) -> KnownTable:
 
 def open_version(path: str, version: int) -> KnownTable:
     """The table at `path` at `version`, to be read. In a store it is often the newest. Raises as `load_table`."""
-    if is_remote(path) and (known := open_known(path)).version() == version:
-        return known
+    if is_remote(path):
+        _find_stored(path).list_for_answer(version)
+        if (known := open_known(path)).version() == version:
+            return known
     return load_table(path, version=version)
 
 
@@ -167,13 +173,11 @@ def is_newest(path: str, table: KnownTable, version: int) -> bool:
 
 
 def is_last_version(path: str, version: int) -> bool:
-    """Whether `version` is surely the newest one of the table at `path`, asked without opening it: two requests.
+    """Whether `version` is surely the newest one of the table at `path`, asked without opening it: one request.
 
     False also if that cannot be seen so: on a disk, and of a table that this process has opened.
     """
-    if not is_remote(path) or _find_stored(path).version() >= 0:
-        return False
-    return has_object(path, name_commit(version)) and not has_object(path, name_commit(version + 1))
+    return is_remote(path) and _find_stored(path).is_last(version)
 
 
 def count_others(path: str) -> int:
@@ -276,11 +280,64 @@ FEW_REQUESTS = ds.ParquetFragmentScanOptions(
 """Reads columns of a file in a store that are close to each other in one request: what lies between them takes 5 ms."""
 
 
+WHOLE_BYTES = 64 << 10
+"""Files up to this size are got whole from a store: some hundred events."""
+_MOST_AT_ONCE = 16
+"""More files than this are not got whole: a read of many files needs few columns of each."""
+_MOST_HELD_BYTES = 32 << 20
+"""Of the files of stores that are kept in memory, the last used ones."""
+
+_held: dict[tuple[str, str], tuple[ds.Fragment, int]] = {}
+
+
 def open_dataset(table: KnownTable, repeated: Iterable[str] = ()) -> ds.Dataset:
     """The files of `table` at its opened version. Columns in `repeated` are read as dictionaries."""
     options, files = ds.ParquetReadOptions(dictionary_columns=set(repeated)), open_table_files(table)
     found = open_files_of(table).to_pyarrow_dataset(filesystem=files, parquet_read_options=options)
     return _describe_stored(found, table, files, options) if isinstance(table, StoreTable) else found
+
+
+def read_matching(table: KnownTable, columns: Sequence[str], where: ds.Expression) -> pa.Table:
+    """`columns` of the rows of `table` that match `where`; a few small files of a store cost one request, once."""
+    data = open_dataset(table)
+    if isinstance(table, StoreTable):
+        parts = hold_whole(table.path, list(data.get_fragments(filter=where)), list_sizes(table.get_add_actions()))
+        data = ds.FileSystemDataset(parts, data.schema, data.format, data.filesystem)
+    return data.to_table(columns=list(columns), filter=where)
+
+
+def hold_whole(
+    path: str, files: Sequence[ds.Fragment], sizes: Mapping[str, int], most_bytes: int = WHOLE_BYTES
+) -> list[ds.Fragment]:
+    """`files` of the table at `path` in a store, those of up to `most_bytes` as files in memory.
+
+    Each costs one request, instead of one for its footer and one for each read; none if this process has got it before
+    (a file of a Delta table never changes). If they are many, they stay as they are. `sizes`: their bytes by path below
+    the table's folder. Raises FileNotFoundError, BinlakeError.
+    """
+    small = [one for one in files if sizes[one.path] <= most_bytes]
+    if len(small) > _MOST_AT_ONCE:
+        return list(files)
+    with _lock:
+        held = {one.path: _held.pop((path, one.path), None) for one in small}
+    new = [one for one in small if held[one.path] is None]
+    if new:
+        with ThreadPoolExecutor(len(new)) as pool:
+            got = pool.map(lambda one: read_object(path, one.path), new)
+            for one, content in zip(new, got, strict=True):
+                known = one.format.make_fragment(pa.py_buffer(content), partition_expression=one.partition_expression)
+                held[one.path] = known, len(content)
+    whole = {name: one for name, one in held.items() if one is not None}
+    with _lock:
+        _held.update({(path, name): one for name, one in whole.items()})
+        while sum(size for _, size in _held.values()) > _MOST_HELD_BYTES:
+            del _held[next(iter(_held))]
+    return [whole[one.path][0] if one.path in whole else one for one in files]
+
+
+def list_sizes(adds: pa.Table) -> dict[str, int]:
+    """The bytes of each file of a table, by path below its folder; `adds`: the files as delta-rs describes them."""
+    return dict(zip(map(unquote, adds["path"].to_pylist()), adds["size_bytes"].to_pylist(), strict=True))
 
 
 def _describe_stored(
@@ -290,12 +347,36 @@ def _describe_stored(
     other come in one request."""
     form = ds.ParquetFileFormat(read_options=options, default_fragment_scan_options=FEW_REQUESTS)
     adds = table.get_add_actions()
-    sizes = dict(zip(map(unquote, adds["path"].to_pylist()), adds["size_bytes"].to_pylist(), strict=True))
+    sizes, known = list_sizes(adds), _describe_incomplete(adds, data.schema.names)
     named = [
-        form.make_fragment(one.path, files, one.partition_expression, file_size=sizes.get(one.path))
+        form.make_fragment(
+            one.path, files, known.get(one.path, one.partition_expression), file_size=sizes.get(one.path)
+        )
         for one in data.get_fragments()
     ]
     return ds.FileSystemDataset(named, data.schema, form, files)
+
+
+def _describe_incomplete(adds: pa.Table, columns: Sequence[str]) -> dict[str, ds.Expression]:
+    """By path, what is true for all rows of the files that lack a bound of a column.
+
+    delta-rs says of such a file that the column is `>= null`: each condition on the column would leave out the file.
+    """
+    bounded = [name for name in columns if f"min.{name}" in adds.column_names]
+    lacks = [adds[f"{end}.{name}"].is_null() for name in bounded for end in ("min", "max")]
+    incomplete = adds.filter(functools.reduce(pc.or_, lacks)) if lacks else adds.slice(0, 0)
+    return {unquote(add["path"]): _describe_rows(add, bounded) for add in incomplete.to_pylist()}
+
+
+def _describe_rows(add: Mapping[str, Any], bounded: Sequence[str]) -> ds.Expression:
+    """The values of a file's partition, and the bounds of columns without NULL."""
+    values = {name.removeprefix("partition."): value for name, value in add.items() if name.startswith("partition.")}
+    terms = [ds.field(name).is_null() if value is None else ds.field(name) == value for name, value in values.items()]
+    for name in (name for name in bounded if add.get(f"null_count.{name}") == 0):
+        low, high = add[f"min.{name}"], add[f"max.{name}"]
+        terms += [ds.field(name) >= low] if low is not None else []
+        terms += [ds.field(name) <= high] if high is not None else []
+    return functools.reduce(operator.and_, terms, ds.scalar(True))
 
 
 def open_table_files(table: KnownTable) -> fs.FileSystem:

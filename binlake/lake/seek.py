@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -18,9 +18,10 @@ import pyarrow.dataset as ds
 from deltalake.exceptions import TableNotFoundError
 
 from binlake.common.lakecolumns import Mutation
+from binlake.lake.access import is_remote
 from binlake.lake.damage import name_damage
 from binlake.lake.mutations import CHANGE_COLUMNS, RowVersion, build_row_versions, match_commit_ts
-from binlake.lake.opentable import open_dataset, open_once
+from binlake.lake.opentable import hold_whole, open_dataset, open_once
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MUTATION
 
@@ -104,9 +105,15 @@ def read_changes_of_transaction(
     return query.read_page(first, count) if query.files else ([], 0)
 
 
+_Sizes = Mapping[str, tuple[int, int]]
+
+
 @dataclass(frozen=True)
 class _File:
+    """A file of `mutation`: its greatest commit_ts, and its bytes."""
+
     most: int
+    size: int
     fragment: ds.Fragment
 
 
@@ -115,10 +122,10 @@ class _TableCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._data: OrderedDict[str, tuple[tuple[str, int], ds.Dataset, dict[str, int]]] = OrderedDict()
+        self._data: OrderedDict[str, tuple[tuple[str, int], ds.Dataset, _Sizes]] = OrderedDict()
 
-    def open_table(self, path: str) -> tuple[ds.Dataset, dict[str, int]]:
-        """The table at its newest version, and the greatest commit_ts of each file."""
+    def open_table(self, path: str) -> tuple[ds.Dataset, _Sizes]:
+        """The table at its newest version, and of each file the greatest commit_ts and the bytes."""
         table = open_once(path)
         # The versions of a lake recreated at the same path start again, so compare the id too.
         state = (str(table.metadata().id), table.version())
@@ -126,12 +133,9 @@ class _TableCache:
             known = self._data.pop(path, None)
         if known is None or known[0] != state:
             adds = pa.table(table.get_add_actions(flatten=True))
-            most = (
-                zip(adds["path"].to_pylist(), adds[f"max.{Mutation.COMMIT_TS}"].to_pylist(), strict=True)
-                if adds
-                else ()
-            )
-            known = (state, open_dataset(table), dict(most))
+            names = ("path", f"max.{Mutation.COMMIT_TS}", "size_bytes")
+            rows = zip(*(adds[name].to_pylist() for name in names), strict=True) if adds else ()
+            known = (state, open_dataset(table), {file: (most, size) for file, most, size in rows})
         if len(known[2]) <= _KEPT_FILES:
             with self._lock:
                 self._data[path] = known
@@ -151,12 +155,14 @@ class _Query:
         self._path = paths.locate_table(MUTATION.name)
         self.files: list[_File] = []
         try:
-            data, most = _CACHE.open_table(self._path)
+            data, sizes = _CACHE.open_table(self._path)
         except TableNotFoundError:
             return
         self._schema = data.schema
-        files = [_File(most[fragment.path], fragment) for fragment in data.get_fragments(filter=wanted)]
-        self.files = sorted(files, key=lambda file: -file.most)
+        for fragment in data.get_fragments(filter=wanted):
+            most, size = sizes[fragment.path]
+            self.files.append(_File(most, size, fragment))
+        self.files.sort(key=lambda file: -file.most)
 
     def read_page(self, first: int, count: int | None) -> tuple[list[RowVersion], int]:
         """`count` matches (None: all) in the order of seq, starting at index `first`, and their total number."""
@@ -192,7 +198,10 @@ class _Query:
     def _select_groups(self, files: Sequence[_File]) -> list[ds.Fragment]:
         """The row groups whose statistics do not exclude matches."""
         with name_damage(self._path):
-            return [group for file in files for group in file.fragment.split_by_row_group(self._wanted, self._schema)]
+            parts = [file.fragment for file in files]
+            if is_remote(self._path):
+                parts = hold_whole(self._path, parts, {file.fragment.path: file.size for file in files})
+            return [group for part in parts for group in part.split_by_row_group(self._wanted, self._schema)]
 
     def _read_column(self, groups: Sequence[ds.Fragment], column: str) -> pa.Table:
         """`column` of the matches, with the index of their row group; no image is read."""

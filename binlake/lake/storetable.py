@@ -13,172 +13,27 @@ under which alone the table is written, and nobody else has held that since the 
 
 from __future__ import annotations
 
-import atexit
 import json
-import os
-import re
-import shutil
-import tempfile
 import threading
 import time
 import uuid
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import structlog
 from deltalake import DeltaTable, Metadata, Schema
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.table import ProtocolVersions
 
 from binlake.common.process import read_clock_s
-from binlake.errors import LostRange, Transient
+from binlake.errors import Transient
 from binlake.lake.lease import find_term, require_leases
-from binlake.lake.objects import create_object, find_object, list_objects, put_object, read_object
-
-_THREADS = 8
-_MOST_COMMITS = 256
-_LOG = "_delta_log"
-_LAST = f"{_LOG}/_last_checkpoint"
-_FILE = re.compile(r"_delta_log/(\d{20})\.(json|checkpoint\.parquet)")
-_PREFIX = "binlake-log-"
-
-
-class LogCopy:
-    """The copy in `folder` of the log of the table at `path`."""
-
-    def __init__(self, path: str, folder: Path) -> None:
-        self._path, self._folder, self._pid = path, folder, os.getpid()
-        self._table = DeltaTable(str(folder))
-        self._since = self.version
-        self._texts: dict[int, bytes] = {}
-        weakref.finalize(self, _delete_own, folder, self._pid)
-
-    @classmethod
-    def fetch(cls, path: str) -> LogCopy:
-        """Copy the log of the table at `path`: two requests, and one for each file.
-
-        Raises TableNotFoundError, LostRange, BinlakeError.
-        """
-        last = find_object(path, _LAST)
-        after = "" if last is None else f"{_LOG}/{json.loads(last)['version']:020}"
-        files = {name: (int(found[1]), found[2]) for name in list_objects(path, _LOG, after)
-                 if (found := _FILE.fullmatch(name))}  # fmt: skip
-        checkpoint = max((version for version, kind in files.values() if kind != "json"), default=-1)
-        if not files:
-            raise TableNotFoundError(path)
-        wanted = [name for name, (version, kind) in files.items()
-                  if version > checkpoint or (version == checkpoint and kind != "json")]  # fmt: skip
-        _require_all(path, checkpoint, (files[name][0] for name in wanted))
-        folder = Path(tempfile.mkdtemp(dir=_find_folder()))
-        (folder / _LOG).mkdir()
-        with ThreadPoolExecutor(_THREADS) as pool:
-            for name, content in zip(wanted, pool.map(lambda one: read_object(path, one), wanted), strict=True):
-                (folder / name).write_bytes(content)
-        return cls(path, folder)
-
-    @property
-    def version(self) -> int:
-        """The version of the copy."""
-        return int(self._table.version())
-
-    @property
-    def is_long(self) -> bool:
-        """Whether it has so many commits after its checkpoint that a new copy is better than to follow further."""
-        return self.version - self._since > _MOST_COMMITS
-
-    @property
-    def is_own(self) -> bool:
-        """Whether this process made it, not one that this one was forked from, which may delete it."""
-        return self._pid == os.getpid()
-
-    def keep(self, version: int, text: bytes) -> None:
-        """Keep the commit of `version`, so that it is not read again."""
-        self._texts[version] = text
-
-    def follow(self, version: int) -> DeltaTable:
-        """The copy at `version`. Commits that were not kept are read. Raises BinlakeError."""
-        if self.version < version:
-            for number in range(self.version + 1, version + 1):
-                text = self._texts.pop(number, None)
-                content = read_object(self._path, name_commit(number)) if text is None else text
-                (self._folder / name_commit(number)).write_bytes(content)
-            self._texts.clear()
-            self._table.update_incremental()
-        return self._table
-
-    def write_checkpoint(self) -> None:
-        """Write a checkpoint of the copy's version to the table's log, in two requests."""
-        self._table.create_checkpoint()
-        version = self.version
-        name = f"{_LOG}/{version:020}.checkpoint.parquet"
-        put_object(self._path, name, (self._folder / name).read_bytes())
-        put_object(self._path, _LAST, (self._folder / _LAST).read_bytes())
-        self._since = version
-        for file in (self._folder / _LOG).iterdir():
-            found = _FILE.fullmatch(f"{_LOG}/{file.name}")
-            if found and int(found[1]) < version:
-                file.unlink()
-
-
-def name_commit(version: int) -> str:
-    """The file of the commit of `version`, below the table's folder."""
-    return f"{_LOG}/{version:020}.json"
-
-
-def _require_all(path: str, checkpoint: int, versions: Iterable[int]) -> None:
-    """Require all commits after the checkpoint, or from the first one. Raises LostRange."""
-    found = sorted({*versions, checkpoint})
-    missing = next((version for version in range(checkpoint, found[-1]) if version not in found), None)
-    if missing is not None:
-        raise LostRange(
-            f"a file of the log of the lake's table `{path.rsplit('/', 1)[-1]}` is missing",
-            where={"file": f"{path}/{name_commit(missing)}"},
-            hint="restore it from a copy",
-        )
-
-
-_lock = threading.Lock()
-_folders: dict[int, Path] = {}
-
-
-def _find_folder() -> Path:
-    """The folder for this process's copies; those of processes that have ended are deleted."""
-    with _lock:
-        pid = os.getpid()
-        if pid not in _folders:
-            _delete_left()
-            _folders[pid] = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{pid}-"))
-            atexit.register(_delete_own, _folders[pid], pid)
-        return _folders[pid]
-
-
-def _delete_own(folder: Path, pid: int) -> None:
-    if os.getpid() == pid:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _delete_left() -> None:
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        process = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if process.isdecimal() and not _is_alive(int(process)):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True  # another user's
-    return True
-
+from binlake.lake.logcopy import LogCopy, LogFiles, is_whole, list_log, name_commit
+from binlake.lake.objects import create_object, find_object
 
 log = structlog.get_logger(__name__)
 
@@ -188,6 +43,8 @@ _CLEAN_EVERY = 1024
 """The same between two looks for the expired part of the log: the store lists a thousand files in a request."""
 _FRESH_S = 3600.0
 """After this long without a look, a newer commit may have been removed from the log."""
+_GLANCED = 128
+"""So many commits before the one that is asked for are listed with it: there is a checkpoint among them."""
 _WRITER = 2
 """The newest writer version of Delta's protocol whose rules these commits keep."""
 _OWN = "binlakeCommit"
@@ -196,17 +53,25 @@ Action = Mapping[str, Any]
 """A line of the log: the kind of an action, and its content."""
 
 
-_SEEN: ContextVar[set[str] | None] = ContextVar("seen", default=None)
+@dataclass
+class _Moment:
+    """What an answer has seen: tables that it has looked at, and logs that it has listed, with when it began to."""
+
+    looked: set[str] = field(default_factory=set)
+    listed: dict[str, tuple[LogFiles, tuple[float, object | None]]] = field(default_factory=dict)
+
+
+_MOMENT: ContextVar[_Moment | None] = ContextVar("moment", default=None)
 
 
 @contextmanager
 def look_once() -> Iterator[None]:
     """In this block, look for newer commits of a table only the first time: for an answer, which is of one moment."""
-    token = _SEEN.set(set())
+    token = _MOMENT.set(_Moment())
     try:
         yield
     finally:
-        _SEEN.reset(token)
+        _MOMENT.reset(token)
 
 
 class StoreTable:
@@ -287,11 +152,11 @@ class StoreTable:
 
         Raises TableNotFoundError, BinlakeError.
         """
-        seen = _SEEN.get()
+        moment = _MOMENT.get()
         with self._lock:
             if self._version < 0:
                 self.files()
-            elif self.path not in (seen or ()) and self._may_have_newer():
+            elif (moment is None or self.path not in moment.looked) and self._may_have_newer():
                 begun = self._begin_look()
                 if begun[0] - self._looked_s > _FRESH_S:
                     self._open_again()
@@ -300,9 +165,30 @@ class StoreTable:
                     self.others += 1
                     self._keep(text)
                 self._looked_s, self._term = begun
-        if seen is not None:
-            seen.add(self.path)
+        if moment is not None:
+            moment.looked.add(self.path)
         require_leases()
+
+    def list_for_answer(self, version: int) -> None:
+        """In an answer (`look_once`), list the log near `version`, which may be the newest: one request instead of two
+        when the table is opened. Raises BinlakeError."""
+        if _MOMENT.get() is not None:
+            self.is_last(version)
+
+    def is_last(self, version: int) -> bool:
+        """Whether `version` is surely the newest one, seen by one request; False if the table is opened already.
+
+        An answer (`look_once`) that opens the table later need not list its log again. Raises BinlakeError.
+        """
+        with self._lock:
+            if self._version >= 0:
+                return False
+        begun = self._begin_look()
+        files = list_log(self.path, version - _GLANCED)
+        moment = _MOMENT.get()
+        if moment is not None and is_whole(files):
+            moment.listed[self.path] = files, begun
+        return max((at for at, kind in files.values() if kind == "json"), default=-1) == version
 
     def takes_commits(self) -> bool:
         """Whether the protocol of the table asks nothing of a writer but what `commit` does."""
@@ -364,8 +250,10 @@ class StoreTable:
         return read_clock_s(), find_term(self.path)
 
     def _open_copy(self) -> LogCopy:
-        begun = self._begin_look()
-        self._copy = LogCopy.fetch(self.path)
+        moment = _MOMENT.get()
+        listed = None if moment is None else moment.listed.pop(self.path, None)
+        files, begun = (None, self._begin_look()) if listed is None else listed
+        self._copy = LogCopy.fetch(self.path, files)
         self._version = max(self.version(), self._copy.version)
         self._looked_s, self._term = begun
         return self._copy

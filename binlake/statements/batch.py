@@ -21,7 +21,7 @@ REPLACED: Final = "replaced"
 """The kind of a DDL with which an operator replaced the source's."""
 INJECTED: Final = "injected"
 """The kind of a DDL that an operator inserted between changes of the source."""
-# The beginnings that `changes.ordered.forms` and `lenient` give to statements on rows.
+# The beginnings that `changes.ordered.forms` and `render` give to statements on rows.
 _NAME = r"`((?:[^`]|``)+)`"
 _LENIENT = r"(?:SET STATEMENT sql_mode = '[A-Z_,]*' FOR )?"
 _HINT = r"(?: /\*\+ SET_VAR\(sql_mode = '[A-Z_,]*'\) \*/)?"

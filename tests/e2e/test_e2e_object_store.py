@@ -222,13 +222,13 @@ def test_a_window_of_one_transaction_takes_few_requests(
 
 
 MOST_OF_PAGE = {
-    "/dags/{dag_id}": 68,
-    "/dags/{dag_id}/runs/{run_id:path}": 12,
-    "/dags/{dag_id}/checkpoints": 12,
-    "/dags/{dag_id}/ddl": 12,
-    "/dags/{dag_id}/tables": 30,
-    "/dags/{dag_id}/row": 55,
-    "/dags/{dag_id}/table": 58,
+    "/dags/{dag_id}": 41,
+    "/dags/{dag_id}/runs/{run_id:path}": 10,
+    "/dags/{dag_id}/checkpoints": 10,
+    "/dags/{dag_id}/ddl": 6,
+    "/dags/{dag_id}/tables": 28,
+    "/dags/{dag_id}/row": 35,
+    "/dags/{dag_id}/table": 43,
 }
 
 

@@ -7,24 +7,26 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from support.objectstores import ObjectStore
 from support.s3proxy import S3Proxy, Trouble
 
 from binlake.errors import LostRange, Transient
-from binlake.lake import controlrows, opentable, storetable, storewrite
+from binlake.lake import controlrows, logcopy, opentable, storewrite
 from binlake.lake.access import Access, register_access
 from binlake.lake.continuity import VERSIONS, require_all_windows
 from binlake.lake.control import COMPACT_EVERY, TIDY_EVERY
 from binlake.lake.controltables import WINDOW
 from binlake.lake.lock import hold_lake_lock
 from binlake.lake.objects import read_object
-from binlake.lake.opentable import open_known, open_table
+from binlake.lake.opentable import is_last_version, open_known, open_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.store import build_delta_options
-from binlake.lake.storetable import StoreTable, look_once
+from binlake.lake.storetable import CHECKPOINT_EVERY, StoreTable, look_once
 from binlake.lake.tables import DDL
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.spark_jobs.job.lake import commit_parts, ensure_table
@@ -148,7 +150,7 @@ def test_a_checkpoint_that_cannot_be_written_fails_no_commit(paths: LakePaths, p
     windows = WindowLog(paths)
     record(windows, 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("binlake.lake.storetable.put_object", _fail)
+        patch.setattr("binlake.lake.logcopy.put_object", _fail)
         patch.setattr("binlake.lake.controlrows.put_object", _fail)
         for number in range(2, 12):
             record(windows, number)
@@ -220,7 +222,7 @@ def test_a_table_with_rules_that_are_not_kept_here_is_left_to_delta_rs(paths: La
     open_table(paths.locate_table(WINDOW.name)).alter.set_table_properties({"delta.appendOnly": "true"})
     assert not known(paths).takes_commits()
     record(windows, 2)
-    assert '"engineInfo":"delta-rs' in read_object(paths.locate_table(WINDOW.name), storetable.name_commit(2)).decode()
+    assert '"engineInfo":"delta-rs' in read_object(paths.locate_table(WINDOW.name), logcopy.name_commit(2)).decode()
     assert len(windows.read_events()) == 2
 
 
@@ -237,11 +239,108 @@ def test_one_answer_looks_once(paths: LakePaths, proxy: S3Proxy) -> None:
     assert len(proxy.take_requests()) == 2
 
 
+@pytest.mark.parametrize("commits", [3, 120], ids=["a short log", "a log with checkpoints"])
+def test_what_was_listed_for_an_answer_is_not_listed_again_to_open_the_table(
+    paths: LakePaths, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch, commits: int
+) -> None:  # 36: the request budget
+    ensure_table(paths, DDL)
+    place = paths.locate_table(DDL.name)
+    for number in range(1, commits + 1):
+        known(paths, DDL.name).commit([], {})
+        if number % CHECKPOINT_EVERY == 0:
+            known(paths, DDL.name).write_checkpoint()
+    as_another_process(monkeypatch)
+    proxy.take_requests()
+    with look_once():
+        assert is_last_version(place, commits)
+        assert [one.kind for one in proxy.take_requests()] == ["LIST"]
+        assert known(paths, DDL.name).version() == commits
+    opened = proxy.take_requests()
+    checkpoint = commits // CHECKPOINT_EVERY * CHECKPOINT_EVERY
+    assert len(opened) == commits - checkpoint + 1
+    assert {one.kind for one in opened} == {"GET"}
+    # Outside the answer, what was listed may be old.
+    as_another_process(monkeypatch)
+    with look_once():
+        assert is_last_version(place, commits)
+    other = StoreTable(place, opentable.load_table)
+    other.look()
+    other.commit([], {})
+    assert known(paths, DDL.name).version() == commits + 1
+
+
+@pytest.mark.parametrize("whole_bytes", [opentable.WHOLE_BYTES, 0], ids=["whole", "by columns"])
+def test_small_files_that_may_match_are_got_whole_and_once(
+    paths: LakePaths, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch, whole_bytes: int
+) -> None:  # 36: the request budget
+    monkeypatch.setattr(opentable, "_held", {})
+    monkeypatch.setattr(opentable.hold_whole, "__defaults__", (whole_bytes,))
+    place = paths.locate_table("parts")
+    for day in ("a b", "c%"):
+        rows = pa.table({"day": [day, day], "n": [len(day), 7], "text": ["x" * 100, "y"]})
+        options = build_delta_options(place)
+        write_deltalake(place, rows, mode="append", partition_by=["day"], storage_options=options)
+    table = open_known(place)
+    found = []
+    for where in (ds.field("day") == "c%", ds.field("n") > 0, ds.field("n") > 2):
+        proxy.take_requests()
+        rows = opentable.read_matching(table, ["day", "n"], where).sort_by([("day", "ascending"), ("n", "ascending")])
+        assert {one.kind for one in proxy.take_requests()} <= {"GET"}
+        found.append([(row["day"], row["n"]) for row in rows.to_pylist()])
+    assert found[0] == [("c%", 2), ("c%", 7)]
+    assert found[1] == [("a b", 3), ("a b", 7), ("c%", 2), ("c%", 7)]
+    assert found[2] == [("a b", 3), ("a b", 7), ("c%", 7)]
+    proxy.take_requests()
+    opentable.read_matching(table, ["day", "text"], ds.field("n") > 0)
+    asked = len(proxy.take_requests())
+    assert (asked == 0) is (whole_bytes > 0)
+    # The rows of a table of many files are left in the store.
+    monkeypatch.setattr(opentable, "_held", {})
+    monkeypatch.setattr(opentable, "_MOST_AT_ONCE", 1)
+    assert opentable.read_matching(table, ["n"], ds.field("n") > 0).num_rows == 4
+    assert opentable._held == {}
+    # Few bytes are kept.
+    monkeypatch.setattr(opentable, "_MOST_AT_ONCE", 2)
+    monkeypatch.setattr(opentable, "_MOST_HELD_BYTES", 1)
+    assert opentable.read_matching(table, ["n"], ds.field("n") > 0).num_rows == 4
+    assert opentable._held == {}
+
+
+def test_a_large_file_of_events_is_got_whole_before_its_row_groups_are_read(
+    paths: LakePaths, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:  # 36: the request budget
+    monkeypatch.setattr(controlrows, "SMALL_BYTES", 0)
+    monkeypatch.setattr(opentable, "_held", {})
+    windows = WindowLog(paths)
+    record(windows, 1, "merge")
+    record(windows, 2, "land")
+    as_another_process(monkeypatch)
+    again = WindowLog(paths)
+    assert [event["lo"] for event in again.read_last_events(("land",), 1)] == [2]
+    assert again.find_greatest_hi("merge") == 2
+    assert again.list_landed() == [(2, 3)]
+    data = [one.key for one in proxy.take_requests() if "/stage=" in one.key and one.kind == "GET"]
+    assert len(data) == len(set(data)) == 2
+
+
+def test_events_in_a_file_without_bounds_of_its_texts_are_found(
+    paths: LakePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:  # U-06
+    """The first file has bounds of all columns, which delta-rs wrote; the second only those of numbers."""
+    windows = WindowLog(paths)
+    record(windows, 1)
+    record(windows, 2)
+    monkeypatch.setattr(controlrows, "SMALL_BYTES", 0)
+    as_another_process(monkeypatch)
+    assert WindowLog(paths).list_landed() == [(1, 2), (2, 3)]
+    assert [event["lo"] for event in WindowLog(paths).read_events(state="done")] == [1, 2]
+
+
 def test_a_log_with_a_hole_is_refused(paths: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
     windows = WindowLog(paths)
     for number in range(4):
         record(windows, number)
-    monkeypatch.setattr(storetable, "list_objects", lambda *_: [storetable.name_commit(one) for one in (0, 1, 3)])
+    monkeypatch.setattr(logcopy, "list_objects", lambda *_: [logcopy.name_commit(one) for one in (0, 1, 3)])
     as_another_process(monkeypatch)
     with pytest.raises(LostRange, match="missing"):
         known(paths)
@@ -256,9 +355,9 @@ def test_a_table_that_does_not_exist(paths: LakePaths) -> None:
 def test_copies_of_logs_are_deleted_with_their_table_and_those_of_dead_processes(
     paths: LakePaths, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(storetable, "_folders", {})
+    monkeypatch.setattr(logcopy, "_folders", {})
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    dead, alive = tmp_path / f"{storetable._PREFIX}{2**22 + 1}-a", tmp_path / f"{storetable._PREFIX}{os.getppid()}-b"
+    dead, alive = tmp_path / f"{logcopy._PREFIX}{2**22 + 1}-a", tmp_path / f"{logcopy._PREFIX}{os.getppid()}-b"
     dead.mkdir()
     alive.mkdir()
     record(WindowLog(paths), 1)
@@ -288,7 +387,7 @@ def test_joining_leaves_files_to_another_process_that_came_first(
 
 
 def test_a_reader_that_follows_for_long_takes_a_new_copy(paths: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storetable, "_MOST_COMMITS", 10)
+    monkeypatch.setattr(logcopy, "_MOST_COMMITS", 10)
     windows = WindowLog(paths)
     record(windows, 0)
     reader = StoreTable(paths.locate_table(WINDOW.name), opentable.load_table)
@@ -305,7 +404,7 @@ def test_a_reader_that_follows_for_long_takes_a_new_copy(paths: LakePaths, monke
 def test_whether_a_version_is_the_last_is_seen_without_opening_the_table(
     paths: LakePaths, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By two requests. A window whose commit is missing, or came back by a RESTORE, is found all the same."""
+    """By one request. A window whose commit is missing, or came back by a RESTORE, is found all the same."""
     windows = WindowLog(paths)
     ensure_table(paths, DDL)
     for _ in range(3):
@@ -319,7 +418,7 @@ def test_whether_a_version_is_the_last_is_seen_without_opening_the_table(
         require_all_windows(paths, windows, ("merge",), glances=glances)
         return [one.kind for one in proxy.take_requests() if "/ddl/" in one.key]
 
-    assert look() == ["HEAD", "HEAD"]
+    assert look() == ["LIST"]
     assert len(look(glances=False)) > 2
     known(paths, DDL.name).commit([], {"operation": "WRITE"})
     assert len(look()) > 2

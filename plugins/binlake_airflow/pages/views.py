@@ -87,8 +87,6 @@ def build_replication_page(replication: Replication, query: PageRequest) -> dict
 
 def change_feed(replication: Replication, name: str, action: str, who: str) -> dict[str, Any]:
     """Pause or resume a feed for the user `who`; returns its new state. Raises NotFound, NotPossible."""
-    from binlake_airflow.pages.views import act_on_feed
-
     if name not in (feed.name for feed in replication.feed):
         raise NotFound("this replication has no such feed")
     return act_on_feed(_open_lake(replication).log, name, action, who)
