@@ -97,8 +97,7 @@ def manifest_unchecked(patch: pytest.MonkeyPatch) -> None:
 
 def presence_unchecked(patch: pytest.MonkeyPatch) -> None:
     """Written statements are not checked for presence."""
-    for module in (modes, modes):
-        patch.setattr(module, "require_present", lambda *_: None)
+    patch.setattr(modes, "require_present", lambda *_: None)
 
 
 def phases_swapped(patch: pytest.MonkeyPatch) -> None:

@@ -33,19 +33,17 @@ def source_with_bare_bytes() -> tuple[Source, int]:
 
 @pytest.mark.parametrize("by_spark", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_window_reports_each_table_with_texts_read_as_latin1(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_spark: bool
+    spark: SparkSession, tmp_path: Path, by_spark: bool
 ) -> None:
     source, hi = source_with_bare_bytes()
-    refusing = Lakehouse(spark, tmp_path, source)
-    refusing.land_only(0, hi)
     window = {"window": {"driver-bytes": 0}} if by_spark else {}
-    if by_spark:
-        monkeypatch.setattr(merge, "find_replaceable_files", lambda *_: None)
-    else:
-        with pytest.raises(WireError, match=r"source\.invalid-text"):
-            merge.run(refusing.context(), merge.Bounds(0, hi))
+    refusing = Lakehouse(spark, tmp_path, source, window)
+    refusing.land_only(0, hi)
+    with pytest.raises(WireError, match=r"source\.invalid-text"):
+        merge.run(refusing.context(), merge.Bounds(0, hi))
 
     reading = Lakehouse(spark, tmp_path, source, {"source": {"invalid-text": "latin1"}, **window}).context()
+    assert reading.choose_engine(1).name == ("spark" if by_spark else "local")
     merge.run(reading, merge.Bounds(0, hi))
     rows: list[Any] = rows_of(reading.paths.locate_table("mutation"))
     rows.sort(key=lambda row: (row["commit_ts"], row["seq"]))
