@@ -69,8 +69,10 @@ _LACKING = {
     "cp932": "\x80\xa2\xa3\xac\u2016\u2212\u301c\uf8f0\uf8f1\uf8f2\uf8f3", "greek": "\u037a\u20ac\u20af",
     "sjis": "\xa5\u203e", "tis620": "\xa0", "ujis": "\xa5\u203e",
 }  # fmt: skip
-_MORE_LETTERS = {"big5": "\ufffd", "cp932": "\u6661", "tis620": "\ufffd"}
+_MORE_LETTERS = {"big5": "\ufffd", "tis620": "\ufffd"}
 """By character set: letters that Python's codec writes and the servers lack, and the reverse."""
+_CHANGED_LETTERS = {("cp932", "\u6661"): "\u6659"}
+"""Letters that the servers write with the code of another one."""
 log = structlog.get_logger(__name__)
 InvalidText = Literal["refuse", "replace"]
 """What becomes of bytes that are no character of their column's charset (`invalid-text` of a source): the source stops,
@@ -185,13 +187,14 @@ _MORE: dict[str, Callable[[UnicodeError], tuple[str, int]]] = {
 
 
 def replace_missing_letters(charset: str, text: str) -> str:
-    """`text` as a session that is not strict stores it: each letter that `charset` lacks becomes a question mark.
+    """`text` as a session that is not strict stores it: a letter that `charset` lacks is a question mark, or another one.
 
     Raises LookupError for an unknown character set, unless `text` is ASCII.
     """
     if text.isascii() or charset in _WHOLE:
         return text
-    return "".join(letter if _has_letter(charset, letter) else "?" for letter in text)
+    known = (letter if _has_letter(charset, letter) else "?" for letter in text)
+    return "".join(_CHANGED_LETTERS.get((charset, old), new) for old, new in zip(text, known, strict=True))
 
 
 @cache

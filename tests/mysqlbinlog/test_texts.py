@@ -57,7 +57,7 @@ def test_letters_that_a_charset_lacks_become_question_marks_as_at_the_servers(
     server: MariaDb = request.getfixturevalue(name)
     execute(server, "DROP DATABASE IF EXISTS codes", "CREATE DATABASE codes CHARACTER SET utf8mb4")
     execute(server, "CREATE TABLE codes.letter (l VARCHAR(1) COLLATE utf8mb4_bin)")
-    letters = [*"€ß中ー￣¥‾‖−〜ٹڈͺ₯\ufffd晙碁銹\ue000\uf8f0😀𠀀", *map(chr, range(0x80, 0xD800, step))]
+    letters = [*"€ß中ー￣¥‾‖−〜ٹڈͺ₯\ufffd晙晡碁銹\ue000\uf8f0😀𠀀", *map(chr, range(0x80, 0xD800, step))]
     values = ", ".join(f"(X'{letter.encode().hex()}')" for letter in letters)
     execute(server, f"INSERT INTO codes.letter VALUES {values}")
     for (charset,) in rows(server, "SELECT character_set_name FROM information_schema.character_sets"):
