@@ -187,7 +187,7 @@ _MORE: dict[str, Callable[[UnicodeError], tuple[str, int]]] = {
 
 
 def replace_missing_letters(charset: str, text: str) -> str:
-    """`text` as a session that is not strict stores it: a letter that `charset` lacks is a question mark, or another one.
+    """`text` as a session that is not strict stores it: a letter that `charset` lacks becomes a question mark.
 
     Raises LookupError for an unknown character set, unless `text` is ASCII.
     """
