@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from ddlrun import SHAPE, DdlModel, DdlShape
 from modelerrors import Wrong
 
+from binlake.common import sqllink
 from binlake.ddl import ddls, deciding
 from binlake.ddl.definitions import RENAMED_IN, LandedDdl
 from binlake.dialect import altertable, clauses, mapping
@@ -131,7 +132,7 @@ def any_engine_is_written(patch: pytest.MonkeyPatch) -> None:
 
 def engine_by_default(patch: pytest.MonkeyPatch) -> None:
     """A CREATE TABLE uses the server's default engine."""
-    patch.setattr(intents, "default_to_transactions", lambda _: None)
+    patch.delitem(cast("dict[str, str]", sqllink.VARIABLES), "default_storage_engine")
 
 
 def any_ledger_is_trusted(patch: pytest.MonkeyPatch) -> None:

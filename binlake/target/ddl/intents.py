@@ -31,7 +31,6 @@ from binlake.target.definitions.forms import Name
 from binlake.target.segments import SegmentPlan
 from binlake.target.session.failures import get_error_code
 from binlake.target.session.session import TargetSession
-from binlake.target.session.tables import default_to_transactions
 
 log = structlog.get_logger()
 
@@ -178,7 +177,6 @@ def _execute(
     run.claim.prove()
     if ddl.db and (ddl.db, "") not in plan.touched:
         run.session.execute(f"USE {quote_name(ddl.db)}")
-    default_to_transactions(run.session)
     try:
         marker = proofs.marker
         statements = missing if marker is None else (*missing[:-1], marker.add_to_list(missing[-1]))

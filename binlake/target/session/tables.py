@@ -55,13 +55,6 @@ def require_transactions(session: TargetSession, schema: str, tables: Sequence[s
         )
 
 
-def default_to_transactions(session: TargetSession) -> None:
-    """Make CREATE TABLE without an engine use one with transactions, whatever the server's default is."""
-    default = "SELECT TRANSACTIONS FROM information_schema.ENGINES WHERE ENGINE = @@default_storage_engine"
-    if session.fetch_value(default) == "NO":
-        session.execute(f"SET SESSION default_storage_engine = {_ENGINE}")
-
-
 def _list_tables(session: TargetSession, schema: str) -> set[str]:
     return set(
         session.fetch_column("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", (schema,))
