@@ -147,7 +147,9 @@ def open_prewrites_pass(patch: pytest.MonkeyPatch) -> None:
 def collected_for_nobody(patch: pytest.MonkeyPatch) -> None:
     """Binlogs are collected by age, even if a consumer needs them."""
     decide = retention.decide
-    patch.setattr(retention, "decide", lambda rule, now, gc_ts, watermark, _: decide(rule, now, gc_ts, watermark, ()))
+    patch.setattr(
+        retention, "decide", lambda rule, now, gc_ts, mark, _, oldest: decide(rule, now, gc_ts, mark, (), oldest)
+    )
 
 
 def collected_in_silence(patch: pytest.MonkeyPatch) -> None:
