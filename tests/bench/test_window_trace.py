@@ -17,10 +17,11 @@ from binlake.spark_jobs.job.context import StageContext
 from binlake.spark_jobs.job.runner import run_window
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.long]
-MOST_FUNCTIONS = {False: 1260, True: 1345}
-MOST_FILES = {False: 157, True: 166}
+MOST_FUNCTIONS = {False: 1290, True: 1375}
+MOST_FILES = {False: 162, True: 171}
 MOST_OPENS = {False: 21, True: 33}
-"""By whether there are mirrors: some above what was counted, so that a change which adds some is seen."""
+"""By whether there are mirrors: some above what was counted, so that a change which adds some is seen. On a busy
+machine a dozen functions more run, which wait or renew leases."""
 
 
 def _refuse_spark() -> Any:
