@@ -49,6 +49,7 @@ def exhaust(pd: PdClient, count: int) -> None:
             pd.fetch_ts(count)
 
 
+@pytest.mark.long
 def test_held_clock_that_has_no_timestamp_left_delays_a_page_once(tmp_path: Path) -> None:
     held = tso.compose(read_pd_ms())
     with PlacementDriver(tmp_path / "pd", cluster_id=7, led_from=held) as driver:

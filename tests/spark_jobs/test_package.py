@@ -36,6 +36,7 @@ print(*sorted({getattr(module, "__file__", None) or "" for module in list(sys.mo
 """
 
 
+@pytest.mark.long
 def test_a_task_runs_with_the_archive_a_python_and_spark_alone(tmp_path: Path) -> None:  # 36
     write_package(tmp_path / "own.tar")
     with tarfile.open(tmp_path / "own.tar") as archive:

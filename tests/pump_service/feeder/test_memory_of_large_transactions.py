@@ -8,6 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from binlake.rpc import RpcServer
 from binlake.wire.binlog_pb2 import Binlog, Prewrite, PrewriteValue
 from binlake.wire.pump_pb2 import WriteBinlogReq, WriteBinlogResp
@@ -17,6 +19,7 @@ EVENTS = 12_000
 MOST_MIB = 80  # 47 for any size; 580 for this one before it passed through files
 
 
+@pytest.mark.long
 def test_memory_does_not_follow_the_size_of_a_transaction(tmp_path: Path) -> None:
     got: list[tuple[int, int, int]] = []
     lock = threading.Lock()
