@@ -13,7 +13,7 @@ import json
 import math
 import sys
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -110,8 +110,7 @@ class _Writer:
         size = int(self._sink.tell())
         self._sink.close()
         metadata = self._parquet.writer.metadata
-        stats = json.dumps(_compute_file_statistics(metadata, table.indexed), separators=(",", ":"))
-        return TablePart(self._path, values, size, metadata.num_rows, stats)
+        return TablePart(self._path, values, size, metadata.num_rows, describe_file(metadata, table.indexed))
 
     def discard(self) -> None:
         """Delete the file, complete or not."""
@@ -142,20 +141,6 @@ def _build_leaf_path(field: pa.Field) -> str:
     return f"{field.name}.list.element" if pa.types.is_list(field.type) else str(field.name)
 
 
-def _compute_file_statistics(metadata: pq.FileMetaData, indexed: Iterable[str]) -> dict[str, object]:
-    """Delta's statistics of a file, computed from those of its row groups."""
-    least, most, nulls = {}, {}, {}
-    # Look columns up by path, as the keys of a map are called `key` too.
-    columns = [metadata.schema.column(number).path for number in range(len(metadata.schema))]
-    for name in indexed:
-        column = columns.index(name)
-        groups = [metadata.row_group(number).column(column).statistics for number in range(metadata.num_row_groups)]
-        least[name] = min(group.min for group in groups)
-        most[name] = max(group.max for group in groups)
-        nulls[name] = sum(group.null_count for group in groups)
-    return {"numRecords": metadata.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
-
-
 _LONGEST = 256
 """Characters of a text's bound, as in a log of some hundred files."""
 _LAST = "\U0010ffff"
@@ -165,13 +150,15 @@ _WIDEST: Mapping[str, tuple[Any, Any]] = {"STRING": ("", _LAST), "DOUBLE": (-_MO
 """Bounds that exclude no value, by the type of the column in the file: its logical one, else its physical one."""
 
 
-def describe_file(metadata: pq.FileMetaData) -> str:
-    """The statistics as Delta's JSON: the number of rows, and of each plain column bounds and NULLs."""
+def describe_file(metadata: pq.FileMetaData, columns: Collection[str] | None = None) -> str:
+    """The statistics as Delta's JSON: the number of rows, and of each plain column (of `columns`) bounds and NULLs."""
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     for number in range(len(metadata.schema)):
         name = metadata.schema.column(number).path
+        if columns is not None and name not in columns:
+            continue
         groups = [metadata.row_group(at).column(number).statistics for at in range(metadata.num_row_groups)]
         if metadata.schema.column(number).max_repetition_level or any(one is None for one in groups):
             continue
